@@ -1,0 +1,127 @@
+//! `wv_write_lat`: two queues that answer each other.
+//!
+//! Geometry: two blocks of one thread, launched cooperatively, since each waits for the other. Further
+//! threads do nothing.
+
+use warpverbs_device::{
+    Collapsed, CqForm, Db, DbEarly, Doorbell, Error, Exclusive, Flags, Local, Remote, Ring, Sq,
+    Ticket,
+    abi::{self, LatParams, LatSide, ThreadResult},
+    message::Sequence,
+    thread,
+};
+
+use crate::report;
+
+/// Ping-pong of RDMA writes.
+///
+/// # Safety
+///
+/// The addresses in the block are live for the kernel, as `LatParams` describes them.
+#[unsafe(no_mangle)]
+pub unsafe extern "ptx-kernel" fn wv_write_lat(params: LatParams) {
+    let block = thread::block();
+    if block > 1 || thread::index_in_block() != 0 {
+        return;
+    }
+    let mut result = ThreadResult::default();
+    let side = if block == 0 {
+        params.sides[0]
+    } else {
+        params.sides[1]
+    };
+    // SAFETY: the caller's.
+    let ended = unsafe { choose(&params, side, block == 0, &mut result) };
+    // SAFETY: the caller's: one result an end.
+    unsafe { report::write(params.results, u64::from(block), ended, result) }
+}
+
+/// Chooses the modes, once.
+///
+/// # Safety
+///
+/// As the kernel's.
+#[inline(always)]
+unsafe fn choose(
+    params: &LatParams,
+    side: LatSide,
+    starts: bool,
+    result: &mut ThreadResult,
+) -> Result<(), Error> {
+    if params.version != abi::VERSION {
+        return Err(Error::BadVersion(params.version));
+    }
+    let size = u64::from(params.size);
+    if size == 0 || (side.inbox.wrapping_add(size) | side.outbox.wrapping_add(size)) % 8 != 0 {
+        return Err(Error::InvalidArgument);
+    }
+    // SAFETY: the caller's: an exported handle, used by this thread alone.
+    unsafe {
+        match (params.doorbell, Flags::load(side.handle)?.collapsed()) {
+            (abi::DOORBELL_DB, true) => run::<Db, Collapsed>(params, side, starts, result),
+            (abi::DOORBELL_DB, false) => run::<Db, Ring>(params, side, starts, result),
+            (abi::DOORBELL_EARLY, true) => run::<DbEarly, Collapsed>(params, side, starts, result),
+            (abi::DOORBELL_EARLY, false) => run::<DbEarly, Ring>(params, side, starts, result),
+            _ => Err(Error::InvalidArgument),
+        }
+    }
+}
+
+/// # Safety
+///
+/// As the kernel's.
+#[inline(always)]
+unsafe fn run<D: Doorbell, C: CqForm>(
+    params: &LatParams,
+    side: LatSide,
+    starts: bool,
+    result: &mut ThreadResult,
+) -> Result<(), Error> {
+    // SAFETY: the caller's.
+    let mut sq = unsafe { Sq::<Exclusive, D, C>::open(side.handle) }?;
+    sq.set_deadline(params.deadline_ns);
+    sq.length(params.size)?;
+    // SAFETY: the caller's: live buffers; size and alignment were checked.
+    let (inbox, outbox) = unsafe {
+        (
+            Sequence::new(side.inbox, params.size),
+            Sequence::new(side.outbox, params.size),
+        )
+    };
+    let local = Local {
+        addr: side.local,
+        lkey: side.lkey,
+    };
+    let remote = Remote {
+        addr: side.remote,
+        rkey: side.rkey,
+    };
+    let mut last = Ticket::default();
+    let mut ended = Ok(());
+    result.start_ns = thread::now_ns();
+    while ended.is_ok() && result.posted < params.iters {
+        let sequence = result.posted + 1;
+        if !starts {
+            ended = inbox.wait(sequence, &mut sq);
+            if ended.is_err() {
+                break;
+            }
+        }
+        // The peer has the message before this one, so the NIC has read it: the buffer is ours.
+        outbox.store(sequence);
+        match sq.post_write(local, remote, params.size) {
+            Ok(ticket) => last = ticket,
+            Err(error) => {
+                ended = Err(error);
+                break;
+            }
+        }
+        result.posted += 1;
+        if starts {
+            ended = inbox.wait(sequence, &mut sq);
+        }
+    }
+    let ended = ended.and_then(|()| sq.wait(last));
+    report::note_end(result, &sq, last);
+    ended
+}

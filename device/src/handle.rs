@@ -1,0 +1,255 @@
+//! The exported handle of a QP, and the words in it that threads share.
+//!
+//! Knows: where each field stands (`wire::abi`) and at which scope it is accessed.
+//! Must not know: when.
+#![allow(unsafe_code)]
+
+use core::mem::offset_of;
+
+use warpverbs_wire::abi::{self, QpHandle, State};
+
+use crate::{
+    arch::{self, Global},
+    error::Error,
+    scope::{Gpu, Scope, Sys},
+};
+
+const RESERVED: usize = offset_of!(QpHandle, reserved);
+const TURN: usize = offset_of!(QpHandle, turn);
+const COMPLETED: usize = offset_of!(QpHandle, completed);
+const CONSUMER: usize = COMPLETED + offset_of!(abi::Line, second);
+const STATE: usize = offset_of!(QpHandle, state);
+
+/// Address of a [`QpHandle`] of this version, and of its host-mapped stop word.
+///
+/// The words are GPU-scope: only threads of this GPU access them while a kernel runs; the host does so before launch
+/// and after synchronisation. The stop word alone is the host's at any time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Handle {
+    at: Global,
+    stop: Global,
+}
+
+/// The immutable fields, as they stand.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fields {
+    pub(crate) flags: Flags,
+    pub(crate) sq: u64,
+    pub(crate) dbr: u64,
+    pub(crate) doorbell: u64,
+    pub(crate) sq_depth: u32,
+    pub(crate) qpn: u32,
+    pub(crate) cq: u64,
+    pub(crate) cq_depth: u32,
+    pub(crate) log_max_message: u32,
+}
+
+/// Flags of a handle: what a kernel needs to choose the queue's modes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flags(u32);
+
+impl Flags {
+    /// Reads the flags of the handle at `address`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BadVersion`] if it is of another version.
+    ///
+    /// # Safety
+    ///
+    /// `address` is that of an exported handle of any version: each begins with its number.
+    #[inline(always)]
+    pub unsafe fn load(address: u64) -> Result<Self, Error> {
+        // SAFETY: the caller's: the first line is live and immutable.
+        let first = unsafe { arch::load_immutable::<0>(Global::new(address)) };
+        match first as u32 {
+            abi::VERSION => Ok(Self((first >> 32) as u32)),
+            seen => Err(Error::BadVersion(seen)),
+        }
+    }
+
+    /// The CQ has one CQE, which each completion overwrites.
+    #[inline(always)]
+    pub const fn collapsed(self) -> bool {
+        self.0 & abi::FLAG_CQ_COLLAPSED != 0
+    }
+
+    /// READ data may become visible after the completion (rule O14).
+    #[inline(always)]
+    pub const fn reads_need_dump(self) -> bool {
+        self.0 & abi::FLAG_READ_NEEDS_DUMP != 0
+    }
+}
+
+impl Handle {
+    /// Reads the immutable line: each field once, by the non-coherent path (rule O8).
+    ///
+    /// # Safety
+    ///
+    /// `address` is that of a live [`QpHandle`], aligned to 64 bytes, which stays exported while the value is used; no
+    /// one accesses its words but through this type.
+    #[inline(always)]
+    pub(crate) unsafe fn load(address: u64) -> Result<(Self, Fields), Error> {
+        // SAFETY: the caller's.
+        let flags = unsafe { Flags::load(address) }?;
+        let at = Global::new(address);
+        // SAFETY: the caller's; offsets of fields of `QpHandle`, in its immutable line.
+        let (depth_qpn, cq_line, sq, dbr, doorbell, cq, stop) = unsafe {
+            (
+                arch::load_immutable::<{ offset_of!(QpHandle, sq_depth) }>(at),
+                arch::load_immutable::<{ offset_of!(QpHandle, cq_depth) }>(at),
+                arch::load_immutable::<{ offset_of!(QpHandle, sq) }>(at),
+                arch::load_immutable::<{ offset_of!(QpHandle, dbr) }>(at),
+                arch::load_immutable::<{ offset_of!(QpHandle, doorbell) }>(at),
+                arch::load_immutable::<{ offset_of!(QpHandle, cq) }>(at),
+                arch::load_immutable::<{ offset_of!(QpHandle, stop) }>(at),
+            )
+        };
+        let handle = Self {
+            at,
+            stop: Global::new(stop),
+        };
+        let fields = Fields {
+            flags,
+            sq,
+            dbr,
+            doorbell,
+            sq_depth: depth_qpn as u32,
+            qpn: (depth_qpn >> 32) as u32,
+            cq,
+            cq_depth: cq_line as u32,
+            log_max_message: (cq_line >> 32) as u32,
+        };
+        Ok((handle, fields))
+    }
+}
+
+// Each method's `unsafe` rests on what `load` demands: a live handle, of which no one accesses the words otherwise. Their
+// offsets are those of aligned words of `QpHandle`; `stop` is the address of the host's word.
+impl Handle {
+    /// Next index to reserve.
+    #[inline(always)]
+    pub(crate) fn reserved(&self) -> u64 {
+        // SAFETY: `load`'s contract; a word of the handle.
+        unsafe { Gpu::load_relaxed::<RESERVED>(self.at) }
+    }
+
+    /// Reserves `count` WQEBBs, whoever else does; returns the first. Relaxed: the index alone is taken; what it may
+    /// overwrite is decided by `completed`, and what is published by `turn`.
+    #[inline(always)]
+    pub(crate) fn reserve(&self, count: u64) -> u64 {
+        // SAFETY: `load`'s contract; a word of the handle.
+        unsafe { Gpu::add_relaxed::<RESERVED>(self.at, count) }
+    }
+
+    /// Reserves `count` WQEBBs from `index` if nobody has done so.
+    #[inline(always)]
+    pub(crate) fn reserve_at(&self, index: u64, count: u64) -> bool {
+        // SAFETY: `load`'s contract; a word of the handle.
+        unsafe { Gpu::cas_relaxed::<RESERVED>(self.at, index, index.wrapping_add(count)) == index }
+    }
+
+    /// Whose turn it is to ring (rule O5). Relaxed: whoever has the turn fences before it rings, and a
+    /// relaxed load followed by an acquire-release fence acquires; so all that the writer before did happens
+    /// before the ring.
+    #[inline(always)]
+    pub(crate) fn turn(&self) -> u64 {
+        // SAFETY: `load`'s contract; a word of the handle.
+        unsafe { Gpu::load_relaxed::<TURN>(self.at) }
+    }
+
+    /// Hands the turn on (rule O5): all that was done happens before the next writer's ring.
+    #[inline(always)]
+    pub(crate) fn hand_off(&self, next: u64) {
+        // SAFETY: `load`'s contract; a word of the handle.
+        unsafe { Gpu::store_release::<TURN>(self.at, next) }
+    }
+
+    /// Index below which all WQEs have completed. Acquire: what the NIC and the poller did before happens before what
+    /// follows, the reuse of those slots in particular.
+    #[inline(always)]
+    pub(crate) fn completed(&self) -> u64 {
+        // SAFETY: `load`'s contract; a word of the handle.
+        unsafe { Gpu::load_acquire::<COMPLETED>(self.at) }
+    }
+
+    /// The same, where a fence stands before.
+    #[inline(always)]
+    pub(crate) fn completed_relaxed(&self) -> u64 {
+        // SAFETY: `load`'s contract; a word of the handle.
+        unsafe { Gpu::load_relaxed::<COMPLETED>(self.at) }
+    }
+
+    /// Publishes a completed index. Relaxed: the poller's acquire fence stands before it, and an acquire-release fence
+    /// followed by a relaxed write releases.
+    #[inline(always)]
+    pub(crate) fn publish_completed(&self, completed: u64) {
+        // SAFETY: `load`'s contract; a word of the handle.
+        unsafe { Gpu::max_relaxed::<COMPLETED>(self.at, completed) }
+    }
+
+    /// CQ consumer index.
+    #[inline(always)]
+    pub(crate) fn consumer(&self) -> u64 {
+        // SAFETY: `load`'s contract; a word of the handle.
+        unsafe { Gpu::load_relaxed::<CONSUMER>(self.at) }
+    }
+
+    /// Advances the CQ consumer index.
+    #[inline(always)]
+    pub(crate) fn publish_consumer(&self, consumer: u64) {
+        // SAFETY: `load`'s contract; a word of the handle.
+        unsafe { Gpu::max_relaxed::<CONSUMER>(self.at, consumer) }
+    }
+
+    /// Writes the indices back for the QP's next user; a kernel boundary publishes these relaxed stores.
+    #[inline(always)]
+    pub(crate) fn save(&self, reserved: u64, completed: u64, consumer: u64) {
+        // SAFETY: `load`'s contract; a word of the handle.
+        unsafe {
+            Gpu::store_relaxed::<RESERVED>(self.at, reserved);
+            Gpu::store_relaxed::<TURN>(self.at, reserved);
+            Gpu::store_relaxed::<COMPLETED>(self.at, completed);
+            Gpu::store_relaxed::<CONSUMER>(self.at, consumer);
+        }
+    }
+
+    /// The state word. Relaxed: it carries no data but itself.
+    #[inline(always)]
+    pub(crate) fn state(&self) -> State {
+        // SAFETY: `load`'s contract; a word of the handle.
+        State(unsafe { Gpu::load_relaxed::<STATE>(self.at) })
+    }
+
+    /// Records a fault unless one is recorded, keeping the stop bit; returns the state that stands (rule O10: the first
+    /// fault stays). One compare-and-swap changes the whole record, so no reader sees half of one.
+    #[inline]
+    pub(crate) fn latch(&self, fault: State) -> State {
+        let mut found = self.state();
+        loop {
+            if found.is_fault() {
+                return found;
+            }
+            let wanted = State(found.0 | fault.0);
+            // SAFETY: `load`'s contract; a word of the handle.
+            let old = unsafe { Gpu::cas_relaxed::<STATE>(self.at, found.0, wanted.0) };
+            if old == found.0 {
+                return wanted;
+            }
+            // Another thread set stop or a fault, each at most once: the loop ends.
+            found = State(old);
+        }
+    }
+
+    /// Looks at the host's stop word and copies it into the state word (rule O10). True if it says stop.
+    #[inline(always)]
+    pub(crate) fn look_for_stop(&self) -> bool {
+        // SAFETY: `load`'s contract; the host's word. Relaxed: it carries no data but itself.
+        let stop = unsafe { Sys::load_relaxed::<0>(self.stop) } != 0;
+        if stop {
+            // SAFETY: `load`'s contract; a word of the handle.
+            unsafe { Gpu::or_relaxed::<STATE>(self.at, State::STOP) }
+        }
+        stop
+    }
+}

@@ -1,0 +1,332 @@
+//! The shared protocols under loom, which tries all interleavings and all values that a load may return.
+//!
+//! Addresses are keys of modelled memory (`native::modelled`). WQE segments are cells that loom checks for
+//! races, so a fence that is missing between a writer and the NIC, or between the NIC and a poller, fails the
+//! model.
+
+#![allow(unsafe_code)] // Opens queues and touches modelled memory.
+
+use loom::{sync::atomic::Ordering, thread};
+use warpverbs_wire::{
+    abi::{self, FaultCause, State},
+    doorbell,
+};
+
+use crate::{
+    Collapsed, CqForm, Db, Doorbell, Error, Gpu, Inline, Remote, Ring, Sq, Ticket,
+    arch::modelled::{fence_acq_rel, init, load_segment, store_segment, word},
+};
+
+const HANDLE: u64 = 0x1000;
+const SQ: u64 = 0x2000;
+const CQ: u64 = 0x3000;
+const DBR: u64 = 0x4000;
+const DOORBELL: u64 = 0x5000;
+const STOP: u64 = 0x6000;
+/// Memory that the NIC writes before a completion.
+const PAYLOAD: u64 = 0x7000;
+
+const RESERVED: u64 = HANDLE + 64;
+const TURN: u64 = HANDLE + 128;
+const COMPLETED: u64 = HANDLE + 192;
+const CONSUMER: u64 = HANDLE + 200;
+const STATE: u64 = HANDLE + 256;
+
+/// A queue in the memory of this execution.
+fn queue(depth: u32, collapsed: bool) {
+    let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+    let cq_depth = if collapsed { 1 } else { 2 * depth };
+    init(
+        HANDLE,
+        pair(
+            abi::VERSION,
+            if collapsed { abi::FLAG_CQ_COLLAPSED } else { 0 },
+        ),
+    );
+    init(HANDLE + 8, SQ);
+    init(HANDLE + 16, DBR);
+    init(HANDLE + 24, DOORBELL);
+    init(HANDLE + 32, pair(depth, 7));
+    init(HANDLE + 40, CQ);
+    init(HANDLE + 48, pair(cq_depth, 30));
+    init(HANDLE + 56, STOP);
+    for at in [
+        RESERVED, TURN, COMPLETED, CONSUMER, STATE, DBR, DOORBELL, STOP,
+    ] {
+        init(at, 0);
+    }
+    for cqe in 0..u64::from(cq_depth) {
+        init(CQ + 64 * cqe + 48, u64::MAX);
+        init(CQ + 64 * cqe + 56, u64::MAX);
+    }
+}
+
+fn load(at: u64) -> u64 {
+    // SAFETY: modelled memory.
+    unsafe { word(at) }.load(Ordering::Relaxed)
+}
+
+fn store(at: u64, value: u64) {
+    // SAFETY: modelled memory.
+    unsafe { word(at) }.store(value, Ordering::Relaxed);
+}
+
+fn open<D: Doorbell, C: CqForm>() -> Sq<Gpu, D, C> {
+    // SAFETY: modelled memory; every thread uses it as `Gpu`.
+    unsafe { Sq::open(HANDLE) }.unwrap()
+}
+
+fn post<D: Doorbell, C: CqForm>(sq: &mut Sq<Gpu, D, C>, tag: u64) -> Result<Ticket, Error> {
+    sq.post_write_inline(Remote { addr: tag, rkey: 0 }, Inline::from_u32(1))
+}
+
+/// The NIC's side: writes a CQE after the payload.
+fn complete(slot: u64, index: u16, opcode: u8, owner: u8, syndrome: u8) {
+    fence_acq_rel();
+    store(CQ + 64 * slot + 48, u64::from(syndrome) << 56);
+    let tail = u64::from(index.swap_bytes()) << 32 | u64::from(opcode << 4 | owner) << 56;
+    // SAFETY: modelled memory.
+    unsafe { word(CQ + 64 * slot + 56) }.store(tail, Ordering::Release);
+}
+
+fn model(test: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    // Unless the environment says otherwise: complete exploration takes too long for most of these.
+    builder.preemption_bound = builder.preemption_bound.or(Some(2));
+    builder.check(test);
+}
+
+/// Looks at the queue as the NIC does: doorbell, then the WQEs that it covers. Returns what doorbell and record said.
+fn look_as_nic() -> (u64, u64) {
+    let rung = load(DOORBELL).to_le_bytes();
+    fence_acq_rel();
+    let record = u64::from((load(DBR) as u32).swap_bytes());
+    let end = if rung == [0; 8] {
+        0
+    } else {
+        u64::from(u16::from_be_bytes([rung[1], rung[2]])) + 1
+    };
+    for index in 0..end {
+        let control = load_segment(SQ + 64 * index)[0].to_le_bytes();
+        assert_eq!(
+            control[1..3],
+            (index as u16).to_be_bytes(),
+            "the doorbell covers a WQE that is not there"
+        );
+    }
+    (end, record)
+}
+
+fn posters_and_nic<D: Doorbell>() {
+    model(|| {
+        queue(4, true);
+        let posters = [10, 20]
+            .map(|tag| thread::spawn(move || post(&mut open::<D, Collapsed>(), tag).unwrap()));
+        let first = look_as_nic();
+        let second = look_as_nic();
+        assert!(second.0 >= first.0, "the doorbell moved backwards");
+        assert!(second.1 >= first.1, "the record moved backwards");
+        for poster in posters {
+            poster.join().unwrap();
+        }
+        let (end, record) = look_as_nic();
+        assert_eq!((end, record, load(TURN), load(RESERVED)), (2, 2, 2, 2));
+        assert_eq!(load(DBR), u64::from(doorbell::dbr_word(2)));
+    });
+}
+
+#[test]
+fn posters_ring_in_order_for_what_is_written() {
+    posters_and_nic::<Db>();
+}
+
+#[test]
+fn posters_that_ring_early_do_so_too() {
+    posters_and_nic::<crate::DbEarly>();
+}
+
+#[test]
+fn with_one_ring_the_record_is_never_behind_the_doorbell() {
+    model(|| {
+        queue(4, true);
+        let poster = thread::spawn(|| post(&mut open::<Db, Collapsed>(), 10).unwrap());
+        let (end, record) = look_as_nic();
+        assert!(record >= end, "rule O3");
+        poster.join().unwrap();
+    });
+}
+
+/// A NIC in recovery goes by the record, not by the doorbell.
+#[test]
+fn what_the_record_covers_is_written() {
+    model(|| {
+        queue(4, true);
+        let posters = [10, 20]
+            .map(|tag| thread::spawn(move || post(&mut open::<Db, Collapsed>(), tag).unwrap()));
+        let record = u64::from((load(DBR) as u32).swap_bytes());
+        fence_acq_rel();
+        for index in 0..record {
+            let control = load_segment(SQ + 64 * index)[0].to_le_bytes();
+            assert_eq!(control[1..3], (index as u16).to_be_bytes(), "rule O2");
+        }
+        for poster in posters {
+            poster.join().unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_waiter_sees_what_the_nic_wrote_before_the_completion() {
+    model(|| {
+        queue(4, true);
+        let mut sq = open::<Db, Collapsed>();
+        let ticket = post(&mut sq, 10).unwrap();
+        let nic = thread::spawn(|| {
+            // SAFETY: modelled memory.
+            unsafe { store_segment(PAYLOAD, [1, 2]) };
+            complete(0, 0, 0, 0, 0);
+        });
+        sq.wait(ticket).unwrap();
+        assert_eq!(load_segment(PAYLOAD), [1, 2]);
+        nic.join().unwrap();
+    });
+}
+
+/// Two pollers of one queue; one may learn of a completion from the other only.
+fn pollers<C: CqForm>() {
+    model(|| {
+        queue(4, C::COLLAPSED);
+        let mut sq = open::<Db, C>();
+        let tickets = [post(&mut sq, 10).unwrap(), post(&mut sq, 20).unwrap()];
+        // SAFETY: modelled memory.
+        unsafe { store_segment(PAYLOAD, [1, 2]) };
+        complete(0, 0, 0, 0, 0);
+        complete(if C::COLLAPSED { 0 } else { 1 }, 1, 0, 0, 0);
+        let other = thread::spawn(move || open::<Db, C>().wait(tickets[1]).unwrap());
+        sq.wait(tickets[1]).unwrap();
+        assert_eq!(load_segment(PAYLOAD), [1, 2]);
+        other.join().unwrap();
+        assert_eq!(load(COMPLETED), 2);
+        assert_eq!(load(CONSUMER), if C::COLLAPSED { 0 } else { 2 });
+    });
+}
+
+#[test]
+fn pollers_share_a_collapsed_cq() {
+    pollers::<Collapsed>();
+}
+
+#[test]
+fn pollers_share_a_ring() {
+    pollers::<Ring>();
+}
+
+/// A slot may be written again only after the NIC has read it: its read happens before the completion that frees it.
+#[test]
+fn a_slot_is_reused_after_the_nic_has_read_it() {
+    model(|| {
+        queue(2, true);
+        let mut sq = open::<Db, Collapsed>();
+        post(&mut sq, 10).unwrap();
+        let nic = thread::spawn(|| {
+            // It was rung before this thread began.
+            load_segment(SQ);
+            complete(0, 0, 0, 0, 0);
+        });
+        post(&mut sq, 20).unwrap();
+        nic.join().unwrap();
+        // The third index has the first one's slot.
+        let nic = thread::spawn(|| {
+            load_segment(SQ + 64);
+            complete(0, 1, 0, 0, 0);
+        });
+        post(&mut sq, 30).unwrap();
+        nic.join().unwrap();
+        assert_eq!(load(TURN), 3);
+    });
+}
+
+/// The same, if the poster learns of the completion from another thread, which polled it.
+#[test]
+fn room_that_another_thread_polled_is_room() {
+    model(|| {
+        queue(2, true);
+        // Index 1 is under way; index 2, which is next, has the slot of index 0.
+        store(RESERVED, 2);
+        store(TURN, 2);
+        store(COMPLETED, 1);
+        let nic = thread::spawn(|| {
+            load_segment(SQ);
+            complete(0, 1, 0, 0, 0);
+        });
+        let other = thread::spawn(|| open::<Db, Collapsed>().poll(Ticket(2)).unwrap());
+        post(&mut open::<Db, Collapsed>(), 20).unwrap();
+        other.join().unwrap();
+        nic.join().unwrap();
+    });
+}
+
+#[test]
+fn stop_ends_a_wait() {
+    model(|| {
+        queue(4, true);
+        let mut sq = open::<Db, Collapsed>();
+        let ticket = post(&mut sq, 10).unwrap();
+        let host = thread::spawn(|| store(STOP, 1));
+        let ended = sq.wait(ticket);
+        assert_eq!(ended, Err(Error::Stopped));
+        assert_eq!(load(STATE), State::STOP);
+        host.join().unwrap();
+    });
+}
+
+#[test]
+fn one_fault_is_recorded_and_everyone_returns_it() {
+    model(|| {
+        queue(4, true);
+        let mut sq = open::<Db, Collapsed>();
+        let ticket = post(&mut sq, 10).unwrap();
+        let threads = [1, 2].map(|vendor| {
+            thread::spawn(move || {
+                let sq = open::<Db, Collapsed>();
+                sq.handle
+                    .latch(State::fault(FaultCause::Completion, 0x15, vendor, 13, 0))
+            })
+        });
+        store(STOP, 1);
+        let stopped = sq.handle.look_for_stop();
+        assert!(stopped);
+        let states = threads.map(|thread| thread.join().unwrap());
+        let mut word = State(load(STATE));
+        assert!(word.is_stopped() && word.is_fault());
+        word.0 &= !State::STOP;
+        for state in states {
+            assert_eq!(state.0 & !State::STOP, word.0);
+        }
+        assert_eq!(
+            sq.wait(ticket),
+            Err(Error::Fault(State(word.0 | State::STOP)))
+        );
+    });
+}
+
+#[test]
+fn who_waits_behind_an_abandoned_turn_ends_too() {
+    model(|| {
+        queue(4, true);
+        // Index 0 is reserved and never published.
+        store(RESERVED, 1);
+        store(STOP, 1);
+        let other = thread::spawn(|| post(&mut open::<Db, Collapsed>(), 10));
+        let mine = post(&mut open::<Db, Collapsed>(), 20);
+        for ended in [mine, other.join().unwrap()] {
+            match ended {
+                Err(Error::Fault(state)) => assert_eq!(state.cause(), FaultCause::Abandoned),
+                Err(Error::Stopped) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(load(TURN), 0);
+        assert_eq!(load(DOORBELL), 0);
+    });
+}

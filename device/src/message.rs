@@ -1,0 +1,92 @@
+//! Sequence numbers in message buffers: how the two ends of a ping-pong see each other's messages.
+//!
+//! Knows: where a message's sequence number stands and how it is loaded and stored. Must not know: queues,
+//! except to end a wait.
+#![allow(unsafe_code)]
+
+use crate::{
+    arch::{self, Global},
+    error::Error,
+    mode::{CqForm, Doorbell, Sharing},
+    scope::{Scope, Sys},
+    sq::Sq,
+    wait::{LOOK_EVERY, Wait},
+};
+
+/// The last 8 bytes of a message buffer, or its last byte if it is shorter: a little-endian sequence number, truncated.
+#[derive(Clone, Copy, Debug)]
+pub struct Sequence {
+    at: Global,
+    narrow: bool,
+}
+
+impl Sequence {
+    /// The sequence number of the buffer of `size` bytes at `buffer`, as the GPU addresses it.
+    ///
+    /// # Safety
+    ///
+    /// The buffer is live while the value is used, `size` is not 0, and `buffer + size` is a multiple of 8.
+    #[inline(always)]
+    pub unsafe fn new(buffer: u64, size: u32) -> Self {
+        let narrow = size < 8;
+        let width = if narrow { 1 } else { 8 };
+        Self {
+            at: Global::new(buffer.wrapping_add(u64::from(size)).wrapping_sub(width)),
+            narrow,
+        }
+    }
+
+    /// Writes it. The next post publishes it to the NIC (rule O2). No message from the buffer may be in flight.
+    #[inline(always)]
+    pub fn store(&self, value: u64) {
+        // SAFETY: `new`: live and aligned.
+        unsafe {
+            if self.narrow {
+                arch::store_u8(self.at, value as u8);
+            } else {
+                Sys::store_relaxed::<0>(self.at, value);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn shows(&self, value: u64) -> bool {
+        // SAFETY: `new`: live and aligned.
+        unsafe {
+            if self.narrow {
+                arch::load_relaxed_sys_u8(self.at) == value as u8
+            } else {
+                Sys::load_relaxed::<0>(self.at) == value
+            }
+        }
+    }
+
+    /// Waits until the NIC has written `value`. Meanwhile it polls `sq`'s CQ now and then, so that a message
+    /// of ours that failed, and will get no answer, ends the wait.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Fault`], [`Error::Timeout`] and [`Error::Stopped`].
+    #[inline(always)]
+    pub fn wait<S: Sharing, D: Doorbell, C: CqForm>(
+        &self,
+        value: u64,
+        sq: &mut Sq<S, D, C>,
+    ) -> Result<(), Error> {
+        arch::phase_poll();
+        let mut wait = Wait::new();
+        let mut spins = 0u64;
+        while !self.shows(value) {
+            arch::phase_spin();
+            spins += 1;
+            if spins.is_multiple_of(LOOK_EVERY) {
+                sq.look()?;
+            }
+            wait.tick(&sq.handle, sq.deadline_ns)?;
+        }
+        // What follows happens after what the sender did before: the load was strong and at system scope.
+        Sys::fence();
+        arch::phase_other();
+        Ok(())
+    }
+}

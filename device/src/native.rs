@@ -1,0 +1,378 @@
+//! The same operations on a CPU, over std's atomics, or loom's with `--cfg loom`.
+//!
+//! Knows: how a CPU performs what `nvptx` does in PTX. Must not know: queues.
+//!
+//! All scopes are the same here. An address is a pointer whose provenance was exposed; under loom it is a key into
+//! [`modelled`] memory, so that the code above runs unchanged on numbers that point nowhere.
+#![allow(unsafe_code)]
+
+use crate::scope::{Gpu, Scope, Sys};
+
+#[cfg(loom)]
+pub(crate) use modelled::{fence_acq_rel, spin_hint};
+#[cfg(not(loom))]
+pub(crate) use real::{fence_acq_rel, spin_hint};
+
+#[cfg(loom)]
+use modelled as memory;
+#[cfg(not(loom))]
+use real as memory;
+
+/// An address.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Global(u64);
+
+impl Global {
+    /// The address of a pointer.
+    pub(crate) fn new(address: u64) -> Self {
+        Self(address)
+    }
+
+    /// The address `bytes` further.
+    pub(crate) fn offset(self, bytes: u64) -> Self {
+        Self(self.0.wrapping_add(bytes))
+    }
+}
+
+macro_rules! scope {
+    ($($scope:ident)*) => {$(
+        impl Scope for $scope {
+            fn fence() {
+                fence_acq_rel();
+            }
+            unsafe fn load_relaxed<const OFFSET: usize>(at: Global) -> u64 {
+                // SAFETY: the caller's (see `Scope`).
+                unsafe { memory::word(at.0 + OFFSET as u64) }.load(memory::Ordering::Relaxed)
+            }
+            unsafe fn load_acquire<const OFFSET: usize>(at: Global) -> u64 {
+                // SAFETY: the caller's (see `Scope`).
+                unsafe { memory::word(at.0 + OFFSET as u64) }.load(memory::Ordering::Acquire)
+            }
+            unsafe fn store_relaxed<const OFFSET: usize>(at: Global, value: u64) {
+                // SAFETY: the caller's (see `Scope`).
+                unsafe { memory::word(at.0 + OFFSET as u64) }.store(value, memory::Ordering::Relaxed);
+            }
+            unsafe fn store_release<const OFFSET: usize>(at: Global, value: u64) {
+                // SAFETY: the caller's (see `Scope`).
+                unsafe { memory::word(at.0 + OFFSET as u64) }.store(value, memory::Ordering::Release);
+            }
+            unsafe fn add_relaxed<const OFFSET: usize>(at: Global, value: u64) -> u64 {
+                // SAFETY: the caller's (see `Scope`).
+                unsafe { memory::word(at.0 + OFFSET as u64) }.fetch_add(value, memory::Ordering::Relaxed)
+            }
+            unsafe fn cas_relaxed<const OFFSET: usize>(at: Global, old: u64, new: u64) -> u64 {
+                // SAFETY: the caller's (see `Scope`).
+                let word = unsafe { memory::word(at.0 + OFFSET as u64) };
+                match word.compare_exchange(old, new, memory::Ordering::Relaxed, memory::Ordering::Relaxed) {
+                    Ok(found) | Err(found) => found,
+                }
+            }
+            unsafe fn max_relaxed<const OFFSET: usize>(at: Global, value: u64) {
+                // SAFETY: the caller's (see `Scope`).
+                unsafe { memory::word(at.0 + OFFSET as u64) }.fetch_max(value, memory::Ordering::Relaxed);
+            }
+            unsafe fn or_relaxed<const OFFSET: usize>(at: Global, value: u64) {
+                // SAFETY: the caller's (see `Scope`).
+                unsafe { memory::word(at.0 + OFFSET as u64) }.fetch_or(value, memory::Ordering::Relaxed);
+            }
+        }
+    )*};
+}
+scope!(Gpu Sys);
+
+/// Loads a word that is never written meanwhile.
+///
+/// # Safety
+///
+/// As `nvptx`'s.
+pub(crate) unsafe fn load_immutable<const OFFSET: usize>(at: Global) -> u64 {
+    // SAFETY: the caller's.
+    unsafe { memory::load_immutable(at.0 + OFFSET as u64) }
+}
+
+/// Stores one WQE segment (rule O1).
+///
+/// # Safety
+///
+/// As `nvptx`'s.
+pub(crate) unsafe fn store_segment<const OFFSET: usize>(at: Global, segment: [u64; 2]) {
+    // SAFETY: the caller's.
+    unsafe { memory::store_segment(at.0 + OFFSET as u64, segment) }
+}
+
+/// Relaxed 32-bit store: the doorbell record (rule O3).
+///
+/// # Safety
+///
+/// As `nvptx`'s.
+pub(crate) unsafe fn store_relaxed_sys_u32(at: Global, value: u32) {
+    // SAFETY: the caller's.
+    unsafe { memory::store_u32(at.0, value) }
+}
+
+/// The doorbell (rule O4).
+///
+/// # Safety
+///
+/// As `nvptx`'s.
+pub(crate) unsafe fn store_mmio(at: Global, value: u64) {
+    // SAFETY: the caller's.
+    unsafe { memory::word(at.0) }.store(value, memory::Ordering::Relaxed);
+}
+
+/// Relaxed load of one byte.
+///
+/// # Safety
+///
+/// As `nvptx`'s.
+pub(crate) unsafe fn load_relaxed_sys_u8(at: Global) -> u8 {
+    // SAFETY: the caller's.
+    unsafe { memory::load_u8(at.0) }
+}
+
+/// Store of one byte.
+///
+/// # Safety
+///
+/// As `nvptx`'s.
+pub(crate) unsafe fn store_u8(at: Global, value: u8) {
+    // SAFETY: the caller's.
+    unsafe { memory::store_u8(at.0, value) }
+}
+
+/// Nothing: layout of native code is not tuned.
+pub(crate) fn cold() {}
+
+/// A monotonic clock, in ns. Stands still under loom, which has no time: no deadline passes there.
+pub(crate) fn now_ns() -> u64 {
+    #[cfg(loom)]
+    return 0;
+    #[cfg(not(loom))]
+    {
+        static START: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
+        u64::try_from(
+            START
+                .get_or_init(std::time::Instant::now)
+                .elapsed()
+                .as_nanos(),
+        )
+        .unwrap_or(u64::MAX)
+    }
+}
+
+/// Thread in its block: natively there is one.
+pub(crate) fn thread_in_block() -> u32 {
+    0
+}
+/// Threads of a block.
+pub(crate) fn block_threads() -> u32 {
+    1
+}
+/// Block in the grid.
+pub(crate) fn block() -> u32 {
+    0
+}
+/// Blocks of the grid.
+pub(crate) fn blocks() -> u32 {
+    1
+}
+
+/// Counting is the simulated GPU's.
+pub(crate) fn phase_post() {}
+/// Counting is the simulated GPU's.
+pub(crate) fn phase_poll() {}
+/// Counting is the simulated GPU's.
+pub(crate) fn phase_spin() {}
+/// Counting is the simulated GPU's.
+pub(crate) fn phase_other() {}
+
+/// Memory that is there.
+#[cfg(not(loom))]
+mod real {
+    use core::ptr::with_exposed_provenance_mut;
+    pub(crate) use core::sync::atomic::Ordering;
+    use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, fence};
+
+    pub(crate) fn fence_acq_rel() {
+        fence(Ordering::AcqRel);
+    }
+
+    pub(crate) fn spin_hint() {
+        std::thread::yield_now();
+    }
+
+    /// # Safety
+    ///
+    /// `address` is that of a live, aligned word which outlives the borrow's use and is accessed atomically only.
+    pub(crate) unsafe fn word<'a>(address: u64) -> &'a AtomicU64 {
+        // SAFETY: the caller's; the pointer's provenance was exposed by whoever made the address.
+        unsafe { AtomicU64::from_ptr(with_exposed_provenance_mut(address as usize)) }
+    }
+
+    /// # Safety
+    ///
+    /// As [`word`]'s.
+    pub(crate) unsafe fn load_immutable(address: u64) -> u64 {
+        // SAFETY: the caller's.
+        unsafe { word(address) }.load(Ordering::Relaxed)
+    }
+
+    /// # Safety
+    ///
+    /// As [`word`]'s, for two words. Atomic, so that a NIC model in another thread may look at any time.
+    pub(crate) unsafe fn store_segment(address: u64, segment: [u64; 2]) {
+        // SAFETY: the caller's.
+        unsafe {
+            word(address).store(segment[0], Ordering::Relaxed);
+            word(address + 8).store(segment[1], Ordering::Relaxed);
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As [`word`]'s, for 32 bits.
+    pub(crate) unsafe fn store_u32(address: u64, value: u32) {
+        // SAFETY: the caller's.
+        unsafe { AtomicU32::from_ptr(with_exposed_provenance_mut(address as usize)) }
+            .store(value, Ordering::Relaxed);
+    }
+
+    /// # Safety
+    ///
+    /// As [`word`]'s, for 8 bits.
+    pub(crate) unsafe fn load_u8(address: u64) -> u8 {
+        // SAFETY: the caller's.
+        unsafe { AtomicU8::from_ptr(with_exposed_provenance_mut(address as usize)) }
+            .load(Ordering::Relaxed)
+    }
+
+    /// # Safety
+    ///
+    /// As [`word`]'s, for 8 bits.
+    pub(crate) unsafe fn store_u8(address: u64, value: u8) {
+        // SAFETY: the caller's.
+        unsafe { AtomicU8::from_ptr(with_exposed_provenance_mut(address as usize)) }
+            .store(value, Ordering::Relaxed);
+    }
+}
+
+/// Memory of a loom execution: addresses are keys. Words are loom atomics; WQE segments are loom cells, so that a
+/// segment which the NIC's side reads without the fences of rule O2 is reported as a race.
+#[cfg(loom)]
+pub(crate) mod modelled {
+    pub(crate) use loom::sync::atomic::Ordering;
+    use loom::{
+        cell::UnsafeCell,
+        sync::atomic::{AtomicU64, fence},
+    };
+    use std::{
+        collections::HashMap,
+        sync::{Arc, Mutex, PoisonError},
+    };
+
+    #[derive(Default)]
+    struct Space {
+        words: HashMap<u64, (u64, Arc<AtomicU64>)>,
+        segments: HashMap<u64, Arc<Segment>>,
+    }
+
+    struct Segment(UnsafeCell<[u64; 2]>);
+    // SAFETY: loom's cell checks each access and fails the model on a race.
+    unsafe impl Sync for Segment {}
+    // SAFETY: as above.
+    unsafe impl Send for Segment {}
+
+    loom::lazy_static! {
+        static ref SPACE: Mutex<Space> = Mutex::new(Space::default());
+    }
+
+    fn with<T>(f: impl FnOnce(&mut Space) -> T) -> T {
+        // A std mutex, held for no scheduling point of loom.
+        f(&mut SPACE.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn fence_acq_rel() {
+        fence(Ordering::AcqRel);
+    }
+
+    pub(crate) fn spin_hint() {
+        loom::thread::yield_now();
+    }
+
+    /// Creates the word at `address`. Tests do so before they start threads.
+    #[cfg(test)]
+    pub(crate) fn init(address: u64, value: u64) {
+        let word = Arc::new(AtomicU64::new(value));
+        with(|space| space.words.insert(address, (value, word)));
+    }
+
+    /// # Safety
+    ///
+    /// None here; the signature is the real memory's. A word that nobody created holds 0.
+    pub(crate) unsafe fn word(address: u64) -> Arc<AtomicU64> {
+        with(|space| {
+            space
+                .words
+                .entry(address)
+                .or_insert_with(|| (0, Arc::new(AtomicU64::new(0))))
+                .1
+                .clone()
+        })
+    }
+
+    /// # Safety
+    ///
+    /// As [`word`]'s. The value that [`init`] gave: no scheduling point.
+    pub(crate) unsafe fn load_immutable(address: u64) -> u64 {
+        with(|space| space.words.get(&address).map_or(0, |(initial, _)| *initial))
+    }
+
+    fn segment(address: u64) -> Arc<Segment> {
+        with(|space| {
+            space
+                .segments
+                .entry(address)
+                .or_insert_with(|| Arc::new(Segment(UnsafeCell::new([0; 2]))))
+                .clone()
+        })
+    }
+
+    /// # Safety
+    ///
+    /// As [`word`]'s.
+    pub(crate) unsafe fn store_segment(address: u64, value: [u64; 2]) {
+        // SAFETY: loom fails the model if another thread accesses the cell now.
+        segment(address).0.with_mut(|cell| unsafe { *cell = value });
+    }
+
+    /// What the NIC's side of a test reads.
+    #[cfg(test)]
+    pub(crate) fn load_segment(address: u64) -> [u64; 2] {
+        // SAFETY: loom fails the model if another thread writes the cell now.
+        segment(address).0.with(|cell| unsafe { *cell })
+    }
+
+    /// # Safety
+    ///
+    /// As [`word`]'s. Modelled as a word of its own.
+    pub(crate) unsafe fn store_u32(address: u64, value: u32) {
+        // SAFETY: the caller's.
+        unsafe { word(address) }.store(u64::from(value), Ordering::Relaxed);
+    }
+
+    /// # Safety
+    ///
+    /// As [`word`]'s. Modelled as a word of its own.
+    pub(crate) unsafe fn load_u8(address: u64) -> u8 {
+        // SAFETY: the caller's.
+        unsafe { word(address) }.load(Ordering::Relaxed) as u8
+    }
+
+    /// # Safety
+    ///
+    /// As [`word`]'s. Modelled as a word of its own.
+    pub(crate) unsafe fn store_u8(address: u64, value: u8) {
+        // SAFETY: the caller's.
+        unsafe { word(address) }.store(u64::from(value), Ordering::Relaxed);
+    }
+}

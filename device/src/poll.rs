@@ -1,0 +1,244 @@
+//! Polling: what the CQ says, and waits for it.
+//!
+//! Knows: how a CQE becomes a completed index or a fault. Must not know: how WQEs are posted.
+//!
+//! # From 16 bits to 64
+//!
+//! A CQE names a WQE by the low 16 bits of its index `v`. Let `k0` be the shared completed index loaded
+//! before the CQE, and `k1` the one loaded after it.
+//!
+//! - `k0 <= v + 1`: whoever published `k0` had read a CQE for `k0 - 1`; we acquired `k0`, so we see that CQE
+//!   or a later one. (On a ring: whoever published it had read consumer index `j`, so we see a consumer index
+//!   of at least `j`, whose CQE is that or a later.)
+//! - `v < k1 + capacity`: who posted `v` had found room for it, that is, had loaded a completed index above
+//!   `v - capacity`; that load happens before its ring, the ring before the CQE, the CQE (by the acquire
+//!   fence) before the load of `k1`, and the index only grows.
+//!
+//! So `v + 1 - k0` lies in `0 ..= (k1 - k0) + capacity`, and capacity is below 2^15: if `k1 - k0 < 2^15`,
+//! below 2^16, and the 16 bits name one value. Otherwise other pollers were far ahead of this one: it has
+//! nothing to add and looks again. The owner of an exclusive queue has `k0 = k1` in a register.
+//!
+//! # Which WQEBBs are free
+//!
+//! The completion of the WQE at `v` publishes `v + 1`: all WQEs before it are complete, RC being in order.
+//! All our WQEs are one WQEBB; the tail of a longer one would count as in use until a later WQE completes,
+//! which is safe.
+//!
+//! # Rings
+//!
+//! The CQE of consumer index `c` is valid if its opcode is and its owner bit is that of `c`'s lap. Pollers of
+//! a shared queue may read the same CQE; publishing by maximum makes that harmless. One whose `c` is old by
+//! whole laps may even take a later CQE for `c`'s: what that CQE says is true all the same, and `c + 1`
+//! advances nothing. A CQE is never overwritten before it was consumed: the completed index covers at most
+//! the CQE at the consumer index, so at most `capacity + 1` CQEs can follow it, and the ring holds more than
+//! the send queue's depth. Hence no CQ doorbell record either: the host creates the CQ with overrun-ignore,
+//! and no overrun can be.
+
+use warpverbs_wire::{
+    abi::{FaultCause, State},
+    cqe::{CqeOpcode, Syndrome, Tail},
+};
+
+use crate::{
+    arch,
+    error::Error,
+    mode::{CqForm, Doorbell, Sharing},
+    ring::Cqe,
+    scope::{Scope, Sys},
+    sq::{Sq, Ticket},
+    wait::Wait,
+    wqe::Local,
+};
+
+/// Whether an operation has completed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// It has.
+    Done,
+    /// Not yet.
+    Pending,
+}
+
+impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
+    /// Looks at the CQ once.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Fault`] if the QP is at fault, unless the ticket's WQE had completed before.
+    #[inline(always)]
+    pub fn poll(&mut self, ticket: Ticket) -> Result<Progress, Error> {
+        if self.is_done(ticket) {
+            return Ok(Progress::Done);
+        }
+        arch::phase_poll();
+        let looked = self.look_and_check();
+        arch::phase_other();
+        if self.is_done(ticket) {
+            return Ok(Progress::Done);
+        }
+        looked?;
+        Ok(Progress::Pending)
+    }
+
+    /// Waits until the ticket's WQE, and all before it, have completed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Fault`], [`Error::Timeout`] and [`Error::Stopped`]; the latter two change nothing.
+    #[inline(always)]
+    pub fn wait(&mut self, ticket: Ticket) -> Result<(), Error> {
+        self.wait_for(ticket.0)?;
+        arch::phase_other();
+        Ok(())
+    }
+
+    /// Waits until the completed index is at least `index`. A success that precedes an error is a success.
+    #[inline(always)]
+    pub(crate) fn wait_for(&mut self, index: u64) -> Result<(), Error> {
+        if self.completed() >= index {
+            return Ok(());
+        }
+        arch::phase_poll();
+        let mut wait = Wait::new();
+        loop {
+            let looked = self.look();
+            if self.completed() >= index {
+                return Ok(());
+            }
+            looked?;
+            arch::phase_spin();
+            wait.tick(&self.handle, self.deadline_ns)?;
+        }
+    }
+
+    #[inline(always)]
+    fn is_done(&self, ticket: Ticket) -> bool {
+        self.completed() >= ticket.0
+    }
+
+    /// Looks at the CQ, and on a shared queue at the state word: a fault that another thread found is ours
+    /// too. (The owner of an exclusive queue finds each fault itself, and again: an error CQE is not
+    /// consumed.)
+    #[inline(always)]
+    fn look_and_check(&mut self) -> Result<(), Error> {
+        self.look()?;
+        if S::SHARED {
+            let state = self.handle.state();
+            if state.is_fault() {
+                return Err(Error::Fault(state));
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at the CQ once, takes at most one CQE, and brings `self.completed` up to date.
+    #[inline(always)]
+    pub(crate) fn look(&mut self) -> Result<(), Error> {
+        // Shared: acquire, so that the CQE is loaded after it.
+        let known = if S::SHARED {
+            self.handle.completed()
+        } else {
+            self.completed()
+        };
+        if S::SHARED {
+            self.set_completed(known);
+        }
+        let consumer = match (C::COLLAPSED, S::SHARED) {
+            (true, _) => 0,
+            (false, true) => self.handle.consumer(),
+            (false, false) => self.consumer,
+        };
+        let cqe = self.cq.cqe(consumer);
+        // O6: opcode, owner bit and WQE counter by one strong load; the payload only after the fence below.
+        let tail = cqe.tail();
+        // A fresh CQE is all ones: an invalid opcode. A collapsed CQ's owner bit means nothing.
+        let new = if C::COLLAPSED {
+            !tail.is_invalid()
+        } else {
+            self.cq.is_new(tail, consumer)
+        };
+        if !new {
+            return Ok(());
+        }
+        let step = tail
+            .wqe_counter()
+            .wrapping_add(1)
+            .wrapping_sub(known as u16);
+        if C::COLLAPSED && step == 0 {
+            return Ok(());
+        }
+        Sys::fence();
+        if S::SHARED && self.handle.completed_relaxed().wrapping_sub(known) >= 1 << 15 {
+            return Ok(());
+        }
+        let completed = known + u64::from(step);
+        if tail.opcode_bits() != CqeOpcode::Requester.code() {
+            arch::cold();
+            // An error; or an opcode that a send CQ does not carry, which is recorded just the same.
+            return self.take_error(cqe, tail, completed);
+        }
+        self.set_completed(completed);
+        if S::SHARED {
+            self.handle.publish_completed(completed);
+        }
+        if !C::COLLAPSED {
+            if S::SHARED {
+                self.handle.publish_consumer(consumer + 1);
+            } else {
+                self.consumer = consumer + 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Records what an error CQE says. It is not consumed: the QP is at fault for good.
+    #[inline]
+    fn take_error(&mut self, cqe: Cqe, tail: Tail, completed: u64) -> Result<(), Error> {
+        let error = cqe.error();
+        // O6: on a collapsed CQ another CQE may have been written over this one; then what was read belongs to neither.
+        Sys::fence();
+        if C::COLLAPSED && cqe.tail() != tail {
+            return Ok(());
+        }
+        let index = completed.wrapping_sub(1);
+        let flushed = error.syndrome() == Syndrome::Flushed.code();
+        let cause = if C::COLLAPSED && flushed {
+            // O10: a flush follows a cause, which was here and was overwritten before anyone read it. How many WQEs had
+            // succeeded before it is lost as well.
+            FaultCause::CauseOverwritten
+        } else {
+            // The WQEs before the one at fault succeeded.
+            self.set_completed(index);
+            if S::SHARED {
+                self.handle.publish_completed(index);
+            }
+            FaultCause::Completion
+        };
+        let fault = State::fault(
+            cause,
+            error.syndrome(),
+            error.vendor_syndrome(),
+            tail.opcode_bits(),
+            index,
+        );
+        Err(Error::Fault(self.handle.latch(fault)))
+    }
+}
+
+impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
+    /// Makes the data of completed reads visible to this GPU where their completions do not prove it (rule
+    /// O14): lets the NIC read `local`, some of what they wrote, once more. `local` may be one byte.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::submit`]'s and [`Self::wait`]'s.
+    #[inline(always)]
+    pub fn settle_reads(&mut self, local: Local) -> Result<(), Error> {
+        if !self.reads_need_dump {
+            return Ok(());
+        }
+        let one = self.length(1)?;
+        let ticket = self.submit(1, |_, slot| slot.dump(local, one))?;
+        self.wait(ticket)
+    }
+}

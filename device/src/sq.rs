@@ -1,0 +1,211 @@
+//! A send queue, loaded from its handle into registers.
+//!
+//! Knows: what is kept in registers, and the state word's meaning. Must not know: how to post (`post`) or
+//! poll (`poll`).
+
+use core::marker::PhantomData;
+
+use warpverbs_wire::abi::{self, FaultCause, State};
+
+use crate::{
+    arch,
+    error::Error,
+    handle::Handle,
+    mode::{CqForm, Doorbell, Sharing},
+    ring::{Bell, CqRing, SqRing},
+    wait::LOOK_EVERY,
+    wqe::Length,
+};
+
+/// Longest wait unless [`Sq::set_deadline`] says otherwise. Longer than a QP takes to give up: with timeout 14 and 7
+/// retries about 3.6 s (rule O9).
+pub const DEFAULT_DEADLINE_NS: u64 = 10_000_000_000;
+
+/// A place in the send queue: done once all WQEs up to and including it have completed.
+///
+/// It is the index after the WQE's first WQEBB, as completions name a WQE by that.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ticket(pub(crate) u64);
+
+impl Ticket {
+    /// The SQ index: 64 bits, never wraps.
+    #[inline(always)]
+    pub const fn index(self) -> u64 {
+        self.0
+    }
+}
+
+/// The send queue of an exported QP with its send CQ.
+///
+/// All immutable fields live in registers, and with [`Exclusive`](crate::Exclusive) the indices too: they are
+/// written back when the value is dropped, for the QP's next user. A value that is forgotten (`mem::forget`)
+/// leaves the QP unusable.
+#[derive(Debug)]
+pub struct Sq<S: Sharing, D: Doorbell, C: CqForm> {
+    pub(crate) handle: Handle,
+    pub(crate) ring: SqRing,
+    pub(crate) bell: Bell,
+    pub(crate) cq: CqRing,
+    pub(crate) qpn: u32,
+    /// WQEBBs in use at a time: one less than there are; the last is the host's marker (rule O11).
+    pub(crate) capacity: u64,
+    log_max_message: u32,
+    /// READ data needs a DUMP before it is read (rule O14).
+    pub(crate) reads_need_dump: bool,
+    pub(crate) deadline_ns: u64,
+    /// Exclusive: the next index. Shared: unused.
+    pub(crate) reserved: u64,
+    /// Index up to which WQEBBs fit: the completed index, and `capacity`. Kept as the sum, since that is what
+    /// a post compares with. Shared: as last seen; it only grows, so an old value is safe.
+    room: u64,
+    /// Exclusive: CQ consumer index. Shared: unused.
+    pub(crate) consumer: u64,
+    modes: PhantomData<(S, D, C)>,
+}
+
+impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
+    /// Loads the queue of the handle at `address`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BadVersion`] if the handle is of another version, [`Error::Fault`] with
+    /// [`FaultCause::BadHandle`] if its fields contradict each other, [`Error::InvalidArgument`] if its CQ
+    /// has the other form.
+    ///
+    /// # Safety
+    ///
+    /// - `address` is that of a [`QpHandle`](abi::QpHandle) that stays exported, with all that it names,
+    ///   while the value is used.
+    /// - With [`Exclusive`](crate::Exclusive), no other thread uses the QP meanwhile; otherwise every thread
+    ///   uses it as `Gpu`.
+    /// - Memory that an operation in flight reads is not written, and memory that it writes is neither read
+    ///   nor written, by anyone until the operation has completed.
+    #[inline(always)]
+    #[allow(unsafe_code)] // The door through which the address enters.
+    pub unsafe fn open(address: u64) -> Result<Self, Error> {
+        // SAFETY: the caller's.
+        let (handle, fields) = unsafe { Handle::load(address) }?;
+        let collapsed = fields.flags.collapsed();
+        let sound = fields.sq_depth.is_power_of_two()
+            && fields.sq_depth >= 2
+            && fields.sq_depth <= abi::MAX_SQ_DEPTH
+            && fields.cq_depth.is_power_of_two()
+            // The host creates CQs with overrun-ignore, so that the CQ's own doorbell record need not be
+            // written; a ring with room for every WQE in flight, and one more, cannot overrun (see `poll`).
+            && (if collapsed { fields.cq_depth == 1 } else { fields.cq_depth > fields.sq_depth })
+            && fields.log_max_message <= 30
+            && fields.qpn >> 24 == 0;
+        if !sound {
+            return Err(Error::Fault(State::fault(
+                FaultCause::BadHandle,
+                0,
+                0,
+                0,
+                0,
+            )));
+        }
+        if collapsed != C::COLLAPSED {
+            return Err(Error::InvalidArgument);
+        }
+        // SAFETY: a sound handle's addresses and depths, by the caller's promise.
+        let (ring, bell, cq) = unsafe {
+            (
+                SqRing::new(fields.sq, fields.sq_depth - 1),
+                Bell::new(fields.dbr, fields.doorbell),
+                CqRing::new(fields.cq, fields.cq_depth - 1),
+            )
+        };
+        let capacity = u64::from(fields.sq_depth - 1);
+        Ok(Self {
+            handle,
+            ring,
+            bell,
+            cq,
+            qpn: fields.qpn,
+            capacity,
+            log_max_message: fields.log_max_message,
+            reads_need_dump: fields.flags.reads_need_dump(),
+            deadline_ns: DEFAULT_DEADLINE_NS,
+            reserved: if S::SHARED { 0 } else { handle.reserved() },
+            room: handle.completed() + capacity,
+            consumer: if S::SHARED { 0 } else { handle.consumer() },
+            modes: PhantomData,
+        })
+    }
+
+    /// Sets the longest time that one wait may take.
+    #[inline(always)]
+    pub fn set_deadline(&mut self, ns: u64) {
+        self.deadline_ns = ns;
+    }
+
+    /// A message length that this QP's port can carry.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] for 0 and for more than the port's largest message (rule O12).
+    #[inline(always)]
+    pub fn length(&self, bytes: u32) -> Result<Length, Error> {
+        match Length::new(bytes, self.log_max_message) {
+            Some(len) => Ok(len),
+            None => Err(Error::InvalidArgument),
+        }
+    }
+
+    /// Index below which all WQEs are known to have completed.
+    #[inline(always)]
+    pub fn completed(&self) -> u64 {
+        self.room - self.capacity
+    }
+
+    /// Takes a new completed index.
+    #[inline(always)]
+    pub(crate) fn set_completed(&mut self, completed: u64) {
+        self.room = completed + self.capacity;
+    }
+
+    /// The state word as it stands.
+    #[inline(always)]
+    pub fn state(&self) -> State {
+        self.handle.state()
+    }
+
+    /// Fails if the QP is at fault or stopped: one load a post (rule O10).
+    #[inline(always)]
+    pub(crate) fn check_state(&self) -> Result<(), Error> {
+        let state = self.handle.state();
+        // Zero is live: nothing else is ever set without stop or fault.
+        if state == State::default() {
+            return Ok(());
+        }
+        arch::cold();
+        Err(if state.is_fault() {
+            Error::Fault(state)
+        } else {
+            Error::Stopped
+        })
+    }
+
+    /// True if a post of `count` WQEBBs from `index` is one that looks at the host's stop word: every 64th
+    /// index (rule O10).
+    #[inline(always)]
+    pub(crate) fn looks_for_stop(index: u64, count: u64) -> bool {
+        index % LOOK_EVERY < count
+    }
+
+    /// True if WQEBBs up to `end` fit, as far as is known.
+    #[inline(always)]
+    pub(crate) fn has_room(&self, end: u64) -> bool {
+        end <= self.room
+    }
+}
+
+impl<S: Sharing, D: Doorbell, C: CqForm> Drop for Sq<S, D, C> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if !S::SHARED {
+            self.handle
+                .save(self.reserved, self.completed(), self.consumer);
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! The command line: names, defaults, ranges.
+//!
+//! Knows: what a user may type. Must not know: what is done with it.
+//!
+//! Options and values that the contract names but that are not built yet are left out here: they end as bad usage.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// GPU-initiated RDMA: microbenchmarks and checks.
+#[derive(Debug, Parser)]
+#[command(name = "warpverbs", version)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a microbenchmark; over the simulators its rates are not those of any hardware
+    Perf(PerfArgs),
+    /// Look at PTX
+    Ptx(PtxArgs),
+}
+
+/// `ptx`.
+#[derive(Debug, Args)]
+pub(crate) struct PtxArgs {
+    #[command(subcommand)]
+    pub(crate) command: PtxCommand,
+}
+
+/// What to do with PTX.
+#[derive(Debug, Subcommand)]
+pub(crate) enum PtxCommand {
+    /// List the embedded PTX and its kernels
+    List,
+    /// Parse a PTX file as the simulated GPU does, and list its kernels
+    Check {
+        /// The file
+        file: PathBuf,
+    },
+}
+
+/// Which microbenchmark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Test {
+    /// RDMA writes, many in flight
+    WriteBw,
+    /// RDMA reads, many in flight
+    ReadBw,
+    /// Ping-pong of RDMA writes between two GPU threads
+    WriteLat,
+}
+
+impl Test {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::WriteBw => "write-bw",
+            Self::ReadBw => "read-bw",
+            Self::WriteLat => "write-lat",
+        }
+    }
+}
+
+/// Who shares a QP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Sharing {
+    /// One thread a QP
+    Exclusive,
+    /// All threads of the GPU
+    Gpu,
+}
+
+/// How a post rings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Doorbell {
+    /// Fence, doorbell record, fence, one ring
+    Db,
+    /// Fence, ring, doorbell record, fence, ring
+    Early,
+}
+
+/// Form of the completion queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Cq {
+    /// One CQE, overwritten by each completion
+    Collapsed,
+    /// A ring of CQEs
+    Ring,
+}
+
+/// How much the simulators check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Check {
+    /// Addresses, bounds, work requests, every byte of data
+    Fast,
+}
+
+/// `perf`.
+#[derive(Debug, Args)]
+pub(crate) struct PerfArgs {
+    /// Which microbenchmark
+    pub(crate) test: Test,
+    /// NIC: `sim`, or an RDMA device's name
+    #[arg(long, default_value = "sim")]
+    pub(crate) nic: String,
+    /// GPU: `sim`, or a CUDA device's number
+    #[arg(long, default_value = "sim")]
+    pub(crate) gpu: String,
+    /// Bytes of one operation, 1 to 2^30 [default: 4096; 8 for write-lat]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
+    pub(crate) size: Option<u32>,
+    /// Operations of each thread; round trips for write-lat
+    #[arg(long, value_name = "N", default_value_t = 5000, value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
+    pub(crate) iters: u64,
+    /// Send queue depth in 64-byte blocks, a power of two, 2 to 32768
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = depth)]
+    pub(crate) depth: u32,
+    /// Queue pairs [default: 1, or 2 for write-lat, the only number it has]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) qps: Option<u32>,
+    /// GPU threads; thread t posts on queue pair t modulo --qps [default: 1, or 2 for write-lat, the only number it has]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub(crate) threads: Option<u32>,
+    /// Who shares a queue pair; `exclusive` wants --threads no larger than --qps
+    #[arg(long, value_enum, default_value = "exclusive")]
+    pub(crate) sharing: Sharing,
+    /// How a post rings the doorbell
+    #[arg(long, value_enum, default_value = "db")]
+    pub(crate) doorbell: Doorbell,
+    /// Form of the completion queue
+    #[arg(long, value_enum, default_value = "collapsed")]
+    pub(crate) cq: Cq,
+    /// Seed of the interleaving and of the data
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// How much the simulators check
+    #[arg(long, value_enum, default_value = "fast")]
+    pub(crate) check: Check,
+    /// Run this PTX instead of the embedded
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ptx: Option<PathBuf>,
+    /// Print one JSON object instead of a table
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn depth(text: &str) -> Result<u32, String> {
+    match text.parse::<u32>() {
+        Ok(depth @ 2..=32768) if depth.is_power_of_two() => Ok(depth),
+        Ok(depth @ 2..=32768) => Err(format!(
+            "not a power of two; {} is the next",
+            depth.next_power_of_two()
+        )),
+        _ => Err("not a power of two from 2 to 32768".into()),
+    }
+}

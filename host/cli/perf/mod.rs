@@ -1,0 +1,48 @@
+//! `warpverbs perf`: sets a microbenchmark up, runs it, verifies every byte, reports.
+//!
+//! Knows: the order of these, and that a report is printed whatever the run came to.
+//! Must not know: how data moves.
+
+mod bandwidth;
+mod data;
+mod latency;
+mod plan;
+mod report;
+mod session;
+
+use std::time::Instant;
+
+use crate::args::{PerfArgs, Test};
+use crate::failure::Failure;
+use plan::Plan;
+use report::{Outcome, Report};
+use session::Session;
+
+pub(crate) fn run(args: &PerfArgs) -> Result<(), Failure> {
+    let plan = Plan::of(args)?;
+    let session = Session::open(&plan)?;
+    let started = Instant::now();
+    let run = match plan.test {
+        Test::WriteBw | Test::ReadBw => bandwidth::run(&plan, &session),
+        Test::WriteLat => latency::run(&plan, &session),
+    };
+    // A run that broke off is reported like one that ended: with what was found.
+    let outcome = match run {
+        Ok(outcome) => outcome,
+        Err(Failure::Run(why)) => Outcome::broken_off(why),
+        Err(usage) => return Err(usage),
+    };
+    let seconds = started.elapsed().as_secs_f64();
+    let (nic, gpu) = (session.nic_name(), session.gpu_name());
+    let findings = session.close();
+    let report = Report::new(&plan, nic, gpu, outcome, findings, seconds);
+    if args.json {
+        println!("{}", report.json()?);
+    } else {
+        print!("{}", report.table());
+    }
+    match report.failure() {
+        None => Ok(()),
+        Some(what) => Err(Failure::Run(what)),
+    }
+}

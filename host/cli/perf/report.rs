@@ -1,0 +1,235 @@
+//! The report of a run: one JSON object, or a table.
+//!
+//! Knows: names and order of the fields. Scripts depend on them.
+
+use comfy_table::{CellAlignment, Table, presets};
+use serde::Serialize;
+use warpverbs::RunReport;
+use warpverbs::driver::{LaunchCounters, Phase, PhaseCounters};
+
+use super::plan::Plan;
+use super::session::Findings;
+use crate::args::{Check, Cq, Doorbell, Sharing};
+use crate::failure::{Failure, one_line};
+
+/// What a run came to.
+#[derive(Default)]
+pub(crate) struct Outcome {
+    ops: u64,
+    posted: u64,
+    errors: u64,
+    counters: Option<LaunchCounters>,
+    /// Why the data is not verified: what threads and comparisons said.
+    problems: Vec<String>,
+}
+
+impl Outcome {
+    /// A kernel that ended, and where its data differs from what should have arrived.
+    pub(crate) fn ended(ran: &RunReport, difference: Option<String>) -> Self {
+        let mut problems = Vec::new();
+        problems.extend(ran.check().err().map(|error| one_line(&error)));
+        problems.extend(difference);
+        Self {
+            ops: ran.completed(),
+            posted: ran.threads.iter().map(|thread| thread.posted).sum(),
+            errors: ran.errors(),
+            counters: ran.counters,
+            problems,
+        }
+    }
+
+    /// A kernel that did not end as kernels do.
+    pub(crate) fn broken_off(why: String) -> Self {
+        Self {
+            errors: 1,
+            problems: vec![why],
+            ..Self::default()
+        }
+    }
+}
+
+/// All fields; `--json` prints them in this order. Per-operation figures are null where the GPU cannot count.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    test: &'static str,
+    nic: String,
+    gpu: String,
+    size: u32,
+    iters: u64,
+    depth: u32,
+    qps: u32,
+    threads: u32,
+    sharing: &'static str,
+    doorbell: &'static str,
+    cq: &'static str,
+    order: &'static str,
+    check: &'static str,
+    seed: u64,
+    ptx: String,
+    ops: u64,
+    bytes: u64,
+    verified: bool,
+    errors: u64,
+    findings: usize,
+    /// Text of each error and finding.
+    messages: Vec<String>,
+    seconds: f64,
+    simulated_ns: Option<u64>,
+    executed_instructions: Option<u64>,
+    executed_instructions_per_op: Option<f64>,
+    loads_per_op: Option<f64>,
+    stores_per_op: Option<f64>,
+    doorbells_per_op: Option<f64>,
+    atomics_per_op: Option<f64>,
+    fences_per_op: Option<f64>,
+    ordered_ops_per_op: Option<f64>,
+    poll_instructions_per_op: Option<f64>,
+    poll_loads_per_op: Option<f64>,
+    poll_stores_per_op: Option<f64>,
+    poll_atomics_per_op: Option<f64>,
+    poll_fences_per_op: Option<f64>,
+    spin_instructions_per_op: Option<f64>,
+    spin_loads_per_op: Option<f64>,
+    other_instructions_per_op: Option<f64>,
+}
+
+impl Report {
+    pub(crate) fn new(plan: &Plan, nic: String, gpu: String, run: Outcome, findings: Findings, seconds: f64) -> Self {
+        let Outcome {
+            ops,
+            posted,
+            errors,
+            counters,
+            problems: mut messages,
+        } = run;
+        let verified = messages.is_empty() && errors == 0 && ops == plan.operations();
+        let found = findings.0.len();
+        messages.extend(findings.0);
+        let per_op = |phase: Phase, count: fn(&PhaseCounters) -> u64| per_op(counters, posted, phase, count);
+        Self {
+            test: plan.test.name(),
+            nic,
+            gpu,
+            size: plan.size,
+            iters: plan.iters,
+            depth: plan.depth,
+            qps: plan.qps,
+            threads: plan.threads,
+            sharing: match plan.sharing {
+                Sharing::Exclusive => "exclusive",
+                Sharing::Gpu => "gpu",
+            },
+            doorbell: match plan.doorbell {
+                Doorbell::Db => "db",
+                Doorbell::Early => "early",
+            },
+            cq: match plan.cq {
+                Cq::Collapsed => "collapsed",
+                Cq::Ring => "ring",
+            },
+            order: "sys",
+            check: match plan.check {
+                Check::Fast => "fast",
+            },
+            seed: plan.seed,
+            ptx: plan.ptx.as_ref().map_or("embedded".into(), |(name, _)| name.clone()),
+            ops,
+            bytes: ops * u64::from(plan.size),
+            verified,
+            errors,
+            findings: found,
+            messages,
+            seconds,
+            simulated_ns: counters.map(|counters| counters.simulated_ns),
+            executed_instructions: counters
+                .map(|counters| counters.phases.iter().map(|phase| phase.instructions).sum()),
+            executed_instructions_per_op: per_op(Phase::Post, |c| c.instructions),
+            loads_per_op: per_op(Phase::Post, |c| c.loads),
+            stores_per_op: per_op(Phase::Post, |c| c.stores),
+            doorbells_per_op: per_op(Phase::Post, |c| c.mmio_stores),
+            atomics_per_op: per_op(Phase::Post, |c| c.atomics),
+            fences_per_op: per_op(Phase::Post, |c| c.fences),
+            ordered_ops_per_op: per_op(Phase::Post, |c| c.ordered),
+            poll_instructions_per_op: per_op(Phase::Poll, |c| c.instructions),
+            poll_loads_per_op: per_op(Phase::Poll, |c| c.loads),
+            poll_stores_per_op: per_op(Phase::Poll, |c| c.stores),
+            poll_atomics_per_op: per_op(Phase::Poll, |c| c.atomics),
+            poll_fences_per_op: per_op(Phase::Poll, |c| c.fences),
+            spin_instructions_per_op: per_op(Phase::Spin, |c| c.instructions),
+            spin_loads_per_op: per_op(Phase::Spin, |c| c.loads),
+            other_instructions_per_op: per_op(Phase::Other, |c| c.instructions),
+        }
+    }
+
+    /// Why the run failed, on one line; `None` if all data was verified and nothing was found.
+    pub(crate) fn failure(&self) -> Option<String> {
+        if self.verified && self.findings == 0 {
+            return None;
+        }
+        let first = self.messages.first().map_or("not all operations completed", String::as_str);
+        let more = match self.messages.len() {
+            0 | 1 => String::new(),
+            n => format!(" (and {} more)", n - 1),
+        };
+        Some(format!("{} failed: {first}{more}", self.test))
+    }
+
+    pub(crate) fn json(&self) -> Result<String, Failure> {
+        serde_json::to_string(self).map_err(|error| Failure::Run(format!("cannot write the report: {error}")))
+    }
+
+    pub(crate) fn table(&self) -> String {
+        let mut table = Table::new();
+        table.load_preset(presets::UTF8_BORDERS_ONLY);
+        let mut row = |name: &str, value: String| {
+            table.add_row([name.to_owned(), value]);
+        };
+        row("test", format!("{} on {} and {}", self.test, self.nic, self.gpu));
+        row("operations", format!("{} of {} bytes", self.ops, self.size));
+        row(
+            "threads, queue pairs, depth",
+            format!("{}, {}, {}", self.threads, self.qps, self.depth),
+        );
+        row(
+            "sharing, doorbell, CQ",
+            format!("{}, {}, {}", self.sharing, self.doorbell, self.cq),
+        );
+        row("seed", self.seed.to_string());
+        row("verified", if self.verified { "yes, every byte" } else { "NO" }.into());
+        row("errors, findings", format!("{}, {}", self.errors, self.findings));
+        let figure = |value: Option<f64>| value.map_or("not counted".into(), |value| format!("{value:.2}"));
+        row("PTX instructions a post", figure(self.executed_instructions_per_op));
+        row(
+            "loads, stores a post",
+            format!("{}, {}", figure(self.loads_per_op), figure(self.stores_per_op)),
+        );
+        row(
+            "doorbells, fences, atomics a post",
+            format!(
+                "{}, {}, {}",
+                figure(self.doorbells_per_op),
+                figure(self.fences_per_op),
+                figure(self.atomics_per_op)
+            ),
+        );
+        row("PTX instructions a post spent polling", figure(self.poll_instructions_per_op));
+        row("PTX instructions a post spent waiting", figure(self.spin_instructions_per_op));
+        row("simulator's run time", format!("{:.2} s, no NIC's or GPU's rate", self.seconds));
+        if let Some(column) = table.column_mut(1) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        let messages: String = self.messages.iter().map(|message| format!("! {message}\n")).collect();
+        format!("{table}\n{messages}")
+    }
+}
+
+fn per_op(
+    counters: Option<LaunchCounters>,
+    posted: u64,
+    phase: Phase,
+    count: fn(&PhaseCounters) -> u64,
+) -> Option<f64> {
+    let counted = count(&counters?.phases[phase as usize]);
+    (posted > 0).then(|| counted as f64 / posted as f64)
+}
+

@@ -1,0 +1,222 @@
+//! Simulated NICs and a simulated GPU on one bus, in this process.
+//!
+//! Knows: how they are joined, and how to ask them what went wrong.
+//! Must not know: what is built on them.
+
+#[allow(unsafe_code)]
+mod gpu;
+#[allow(unsafe_code)]
+mod nic;
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use warpverbs_sim_bus::{Bus, bar_base};
+use warpverbs_sim_gpu::{FastMemory, GpuModel};
+use warpverbs_sim_nic::NicModel;
+
+pub use warpverbs_sim_gpu::{GpuConfig, Scheduler, kernels as kernels_of};
+pub use warpverbs_sim_nic::{InjectedFault, NicConfig, NicStats};
+
+use self::gpu::SimGpu;
+use self::nic::SimNic;
+use super::{Gpu, Nic};
+
+/// Simulated devices, joined by a bus.
+///
+/// ```
+/// use warpverbs::driver::sim::World;
+/// use warpverbs::{Context, GpuContext};
+///
+/// # fn main() -> warpverbs::Result<()> {
+/// let world = World::builder().seed(7).build();
+/// let nic = Context::open(world.nic())?;
+/// let gpu = GpuContext::open(world.gpu())?;
+/// drop((nic, gpu));
+/// assert!(world.live().is_empty());
+/// # Ok(())
+/// # }
+/// ```
+pub struct World {
+    bus: Arc<Bus>,
+    nics: Vec<SimulatedNic>,
+    gpu: Arc<SimGpu>,
+    findings: Mutex<Vec<String>>,
+}
+
+struct SimulatedNic {
+    model: Arc<Mutex<NicModel>>,
+    driver: Arc<SimNic>,
+}
+
+/// Options of a [`World`].
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct WorldBuilder {
+    nics: usize,
+    nic: NicConfig,
+    gpu: GpuConfig,
+}
+
+impl World {
+    /// One NIC and a GPU; change what is to be different.
+    pub fn builder() -> WorldBuilder {
+        WorldBuilder {
+            nics: 1,
+            nic: NicConfig::default(),
+            gpu: GpuConfig::default(),
+        }
+    }
+
+    /// The first NIC.
+    pub fn nic(&self) -> Arc<dyn Nic> {
+        // `WorldBuilder::build` makes at least one.
+        self.nics[0].driver.clone()
+    }
+
+    /// NIC number `index`, if there is one.
+    pub fn nic_at(&self, index: usize) -> Option<Arc<dyn Nic>> {
+        Some(self.nics.get(index)?.driver.clone())
+    }
+
+    /// The GPU.
+    pub fn gpu(&self) -> Arc<dyn Gpu> {
+        self.gpu.clone()
+    }
+
+    /// Lets the devices do what they still have to do, while no kernel runs.
+    pub fn settle(&self) {
+        self.gpu.advance();
+    }
+
+    /// What the NICs found wrong so far, one line each. The end of a run is judged too, so ask when
+    /// no kernel runs.
+    pub fn findings(&self) -> Vec<String> {
+        self.settle();
+        let mut findings = self.findings.lock().unwrap_or_else(PoisonError::into_inner);
+        for nic in &self.nics {
+            let mut model = nic.model.lock().unwrap_or_else(PoisonError::into_inner);
+            model.end_of_run();
+            for finding in model.take_findings() {
+                let line = format!("{}: {finding}", model.config().name);
+                // The end of a run can be judged several times.
+                if !findings.contains(&line) {
+                    findings.push(line);
+                }
+            }
+        }
+        findings.clone()
+    }
+
+    /// What the first NIC counted.
+    pub fn nic_stats(&self) -> NicStats {
+        self.with_nic(|model| model.stats().clone())
+    }
+
+    /// Looks at, or changes, the model of the first NIC: to inject faults, for example. Make no
+    /// driver call meanwhile.
+    pub fn with_nic<T>(&self, look: impl FnOnce(&mut NicModel) -> T) -> T {
+        let mut model = self.nics[0]
+            .model
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        look(&mut model)
+    }
+
+    /// The bus, to look at memory behind the drivers' back.
+    pub fn bus(&self) -> &Arc<Bus> {
+        &self.bus
+    }
+
+    /// Everything that is allocated, registered or open, one line each. Empty: nothing leaks.
+    pub fn live(&self) -> Vec<String> {
+        let mut live = self.gpu.live();
+        for nic in &self.nics {
+            let model = nic.model.lock().unwrap_or_else(PoisonError::into_inner);
+            let name = &model.config().name;
+            live.extend(
+                model
+                    .live_objects()
+                    .iter()
+                    .map(|object| format!("{name} {object}")),
+            );
+        }
+        let open = self.bus.lock().dmabufs.open();
+        if open > 0 {
+            live.push(format!("{open} dmabuf descriptor(s)"));
+        }
+        live
+    }
+}
+
+impl fmt::Debug for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "World({} NICs)", self.nics.len())
+    }
+}
+
+impl WorldBuilder {
+    /// The seed that every choice of the simulation comes from: the same seed, the same run.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.nic.seed = seed;
+        self.gpu.seed = seed;
+        self
+    }
+
+    /// How many NICs, at least one. QPs of one NIC reach each other; there is no wire between NICs.
+    pub fn nics(mut self, nics: usize) -> Self {
+        self.nics = nics.max(1);
+        self
+    }
+
+    /// How GPU threads are scheduled.
+    pub fn scheduler(mut self, scheduler: Scheduler) -> Self {
+        self.gpu.scheduler = scheduler;
+        self
+    }
+
+    /// Where the indices of new QPs and CQs start; tell [`crate::QpConfig::first_index`] the same.
+    pub fn first_index(mut self, index: u64) -> Self {
+        self.nic.first_index = index;
+        self
+    }
+
+    /// Changes other options of the NICs.
+    pub fn nic_config(mut self, change: impl FnOnce(&mut NicConfig)) -> Self {
+        change(&mut self.nic);
+        self
+    }
+
+    /// Changes other options of the GPU.
+    pub fn gpu_config(mut self, change: impl FnOnce(&mut GpuConfig)) -> Self {
+        change(&mut self.gpu);
+        self
+    }
+
+    /// Builds the devices. NIC `n` is called `sim<n>`.
+    pub fn build(self) -> World {
+        let bus = Bus::new(Box::new(FastMemory::new()));
+        let nics = (0..self.nics)
+            .map(|number| {
+                let mut config = self.nic.clone();
+                config.name = format!("sim{number}");
+                // The last byte tells the NICs apart, and so their GIDs.
+                config.mac[5] = config.mac[5].wrapping_add(number as u8);
+                let model = Arc::new(Mutex::new(NicModel::new(config)));
+                let device = bus.attach(model.clone());
+                let driver = Arc::new(SimNic::new(model.clone(), bus.clone(), bar_base(device)));
+                SimulatedNic { model, driver }
+            })
+            .collect();
+        let gpu = Arc::new(SimGpu::new(
+            GpuModel::new(self.gpu, bus.clone()),
+            bus.clone(),
+        ));
+        World {
+            bus,
+            nics,
+            gpu,
+            findings: Mutex::default(),
+        }
+    }
+}

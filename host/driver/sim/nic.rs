@@ -1,0 +1,467 @@
+//! The simulated NIC behind the [`Nic`] trait.
+//!
+//! Knows: which call of the model belongs to which call of a driver, and what a driver keeps by
+//! handle. Must not know: why the model refuses something.
+//!
+//! The file that opens host memory to the simulated NIC's DMA: one of those with `unsafe`.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use warpverbs_sim_bus::Bus;
+use warpverbs_sim_nic::{self as model, CommandError, DmaRange, NicError, NicModel};
+use warpverbs_wire::doorbell;
+use warpverbs_wire::prm::header::Request;
+use warpverbs_wire::prm::{
+    create_cq, create_mkey, create_qp, destroy_cq, destroy_mkey, destroy_qp,
+};
+
+use crate::driver::{
+    Access, DriverError, DriverErrorKind, GidEntry, GidKind, LinkLayer, MemoryRegion, MrInfo, Nic,
+    NicHandle, PdInfo, PortInfo, UarInfo, UarKind, UmemInfo,
+};
+
+type Result<T> = std::result::Result<T, DriverError>;
+
+/// A simulated NIC.
+pub(super) struct SimNic {
+    model: Arc<Mutex<NicModel>>,
+    bus: Arc<Bus>,
+    /// Address of the model's registers.
+    bar: u64,
+    objects: Mutex<Objects>,
+}
+
+/// What the driver keeps of the objects that it has handed out.
+#[derive(Default)]
+struct Objects {
+    issued: u64,
+    live: BTreeMap<NicHandle, Object>,
+}
+
+#[derive(Clone, Copy)]
+enum Object {
+    Pd(u32),
+    Mr { lkey: u32, window: Option<Window> },
+    Umem { id: u32, window: Option<Window> },
+    Uar(u32),
+    Cq(u32),
+    Qp(u32),
+    Mkey(u32),
+}
+
+/// Host memory that is open to DMA.
+#[derive(Clone, Copy)]
+struct Window {
+    addr: u64,
+    len: u64,
+}
+
+impl Objects {
+    fn add(&mut self, object: Object) -> NicHandle {
+        self.issued += 1;
+        let handle = NicHandle(self.issued);
+        self.live.insert(handle, object);
+        handle
+    }
+}
+
+impl SimNic {
+    /// The driver of `model`, attached to `bus` with its registers at `bar`.
+    pub(super) fn new(model: Arc<Mutex<NicModel>>, bus: Arc<Bus>, bar: u64) -> Self {
+        Self {
+            model,
+            bus,
+            bar,
+            objects: Mutex::default(),
+        }
+    }
+
+    fn model(&self) -> MutexGuard<'_, NicModel> {
+        self.model.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn objects(&self) -> MutexGuard<'_, Objects> {
+        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn object(&self, call: &'static str, handle: NicHandle) -> Result<Object> {
+        self.objects()
+            .live
+            .get(&handle)
+            .copied()
+            .ok_or_else(|| no_handle(call, handle))
+    }
+
+    /// The bus range of a region, and the window that was opened for it.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Nic::reg_mr`], until the window is closed.
+    unsafe fn resolve(
+        &self,
+        call: &'static str,
+        region: MemoryRegion,
+    ) -> Result<(DmaRange, Option<Window>)> {
+        match region {
+            MemoryRegion::Address { addr, len } => {
+                if len == 0 || addr.checked_add(len).is_none() {
+                    return Err(invalid(
+                        call,
+                        format!("{len} bytes at {addr:#x} are no range"),
+                    ));
+                }
+                // SAFETY: `HostWindows::open` demands that until it is closed
+                // - the range stays allocated, readable and writable;
+                // - nothing holds a Rust reference to its bytes, unless they are atomics or in an
+                //   `UnsafeCell`.
+                // The caller promises both.
+                unsafe { self.bus.lock().host.open(addr, len) };
+                let range = DmaRange {
+                    bus_addr: addr,
+                    len,
+                    iova: addr,
+                };
+                Ok((range, Some(Window { addr, len })))
+            }
+            MemoryRegion::Dmabuf {
+                fd,
+                offset,
+                len,
+                iova,
+            } => {
+                let (base, size) = self
+                    .bus
+                    .lock()
+                    .dmabufs
+                    .resolve(fd)
+                    .ok_or_else(|| invalid(call, format!("dmabuf {fd} is not open")))?;
+                if len == 0 || offset.checked_add(len).is_none_or(|end| end > size) {
+                    return Err(invalid(
+                        call,
+                        format!(
+                            "{len} bytes at offset {offset} do not lie in a dmabuf of {size} bytes"
+                        ),
+                    ));
+                }
+                let range = DmaRange {
+                    bus_addr: base + offset,
+                    len,
+                    iova,
+                };
+                Ok((range, None))
+            }
+        }
+    }
+
+    fn close_window(&self, window: Option<Window>) {
+        if let Some(Window { addr, len }) = window
+            && !self.bus.lock().host.close(addr, len)
+        {
+            tracing::error!(
+                addr,
+                len,
+                "a window onto host memory was closed before its registration"
+            );
+        }
+    }
+
+    /// Executes a mailbox on the model.
+    fn execute(&self, call: &'static str, input: &[u8], output: &mut [u8]) -> Result<()> {
+        self.model()
+            .command(input, output)
+            .map_err(|refused| refusal(call, &refused))
+    }
+
+    /// Undoes an object by what the driver keeps of it, and forgets it once that is done.
+    fn undo(
+        &self,
+        call: &'static str,
+        handle: NicHandle,
+        undo: impl FnOnce(Object) -> Result<()>,
+    ) -> Result<()> {
+        undo(self.object(call, handle)?)?;
+        self.objects().live.remove(&handle);
+        Ok(())
+    }
+}
+
+impl Nic for SimNic {
+    fn name(&self) -> String {
+        self.model().config().name.clone()
+    }
+
+    fn command(&self, input: &[u8], output: &mut [u8]) -> Result<()> {
+        self.execute("general_cmd", input, output)
+    }
+
+    fn create(&self, input: &[u8], output: &mut [u8]) -> Result<NicHandle> {
+        const CALL: &str = "obj_create";
+        let opcode = Request::parse(input)
+            .map_err(|error| invalid(CALL, error.to_string()))?
+            .opcode;
+        self.execute(CALL, input, output)?;
+        let object = match opcode {
+            create_cq::In::OPCODE => create_cq::Out::parse(output).map(|out| Object::Cq(out.cqn)),
+            create_qp::In::OPCODE => create_qp::Out::parse(output).map(|out| Object::Qp(out.qpn)),
+            create_mkey::In::OPCODE => {
+                create_mkey::Out::parse(output).map(|out| Object::Mkey(out.mkey_index))
+            }
+            _ => {
+                return Err(invalid(
+                    CALL,
+                    format!("opcode {opcode:#x} creates no object"),
+                ));
+            }
+        };
+        let object = object.map_err(|error| invalid(CALL, error.to_string()))?;
+        Ok(self.objects().add(object))
+    }
+
+    fn modify(&self, object: NicHandle, input: &[u8], output: &mut [u8]) -> Result<()> {
+        self.object("obj_modify", object)?;
+        self.execute("obj_modify", input, output)
+    }
+
+    fn query(&self, object: NicHandle, input: &[u8], output: &mut [u8]) -> Result<()> {
+        self.object("obj_query", object)?;
+        self.execute("obj_query", input, output)
+    }
+
+    fn destroy(&self, object: NicHandle) -> Result<()> {
+        const CALL: &str = "obj_destroy";
+        self.undo(CALL, object, |object| {
+            let mut output = [0; 16];
+            match object {
+                Object::Cq(cqn) => self.execute(CALL, &destroy_cq::In { cqn }.emit(), &mut output),
+                Object::Qp(qpn) => self.execute(CALL, &destroy_qp::In { qpn }.emit(), &mut output),
+                Object::Mkey(mkey_index) => {
+                    self.execute(CALL, &destroy_mkey::In { mkey_index }.emit(), &mut output)
+                }
+                _ => Err(invalid(CALL, "not an object that a mailbox created".into())),
+            }
+        })
+    }
+
+    fn alloc_pd(&self) -> Result<PdInfo> {
+        let pdn = self
+            .model()
+            .alloc_pd()
+            .map_err(|error| from_model("alloc_pd", &error))?;
+        Ok(PdInfo {
+            handle: self.objects().add(Object::Pd(pdn)),
+            pdn,
+        })
+    }
+
+    fn dealloc_pd(&self, pd: NicHandle) -> Result<()> {
+        const CALL: &str = "dealloc_pd";
+        self.undo(CALL, pd, |object| match object {
+            Object::Pd(pdn) => self
+                .model()
+                .dealloc_pd(pdn)
+                .map_err(|error| from_model(CALL, &error)),
+            _ => Err(invalid(CALL, "not a PD".into())),
+        })
+    }
+
+    unsafe fn reg_mr(&self, pd: NicHandle, region: MemoryRegion, access: Access) -> Result<MrInfo> {
+        const CALL: &str = "reg_mr";
+        let Object::Pd(pdn) = self.object(CALL, pd)? else {
+            return Err(invalid(CALL, "not a PD".into()));
+        };
+        // SAFETY: the caller promises for as long as the region is registered, which is as long as
+        // the window is open.
+        let (range, window) = unsafe { self.resolve(CALL, region) }?;
+        let registered = self.model().reg_mr(pdn, range, access.bits());
+        match registered {
+            Ok(keys) => Ok(MrInfo {
+                handle: self.objects().add(Object::Mr {
+                    lkey: keys.lkey,
+                    window,
+                }),
+                lkey: keys.lkey,
+                rkey: keys.rkey,
+            }),
+            Err(error) => {
+                self.close_window(window);
+                Err(from_model(CALL, &error))
+            }
+        }
+    }
+
+    fn dereg_mr(&self, mr: NicHandle) -> Result<()> {
+        const CALL: &str = "dereg_mr";
+        self.undo(CALL, mr, |object| {
+            let Object::Mr { lkey, window } = object else {
+                return Err(invalid(CALL, "not an MR".into()));
+            };
+            self.model()
+                .dereg_mr(lkey)
+                .map_err(|error| from_model(CALL, &error))?;
+            self.close_window(window);
+            Ok(())
+        })
+    }
+
+    unsafe fn reg_umem(
+        &self,
+        region: MemoryRegion,
+        access: Access,
+        page_sizes: u64,
+    ) -> Result<UmemInfo> {
+        const CALL: &str = "umem_reg";
+        // SAFETY: the caller promises for as long as the UMEM is registered, which is as long as
+        // the window is open.
+        let (range, window) = unsafe { self.resolve(CALL, region) }?;
+        let registered = self.model().reg_umem(range, page_sizes, access.bits());
+        match registered {
+            Ok(id) => Ok(UmemInfo {
+                handle: self.objects().add(Object::Umem { id, window }),
+                id,
+            }),
+            Err(error) => {
+                self.close_window(window);
+                Err(from_model(CALL, &error))
+            }
+        }
+    }
+
+    fn dereg_umem(&self, umem: NicHandle) -> Result<()> {
+        const CALL: &str = "umem_dereg";
+        self.undo(CALL, umem, |object| {
+            let Object::Umem { id, window } = object else {
+                return Err(invalid(CALL, "not a UMEM".into()));
+            };
+            self.model()
+                .dereg_umem(id)
+                .map_err(|error| from_model(CALL, &error))?;
+            self.close_window(window);
+            Ok(())
+        })
+    }
+
+    fn alloc_uar(&self, kind: UarKind) -> Result<UarInfo> {
+        let kind = match kind {
+            UarKind::NonCachedDedicated => model::UarKind::NonCachedDedicated,
+            UarKind::NonCached => model::UarKind::NonCached,
+            UarKind::BlueFlame => model::UarKind::BlueFlame,
+        };
+        let page_id = self
+            .model()
+            .alloc_uar(kind)
+            .map_err(|error| from_model("alloc_uar", &error))?;
+        let page_len = doorbell::UAR_PAGE as u64;
+        Ok(UarInfo {
+            handle: self.objects().add(Object::Uar(page_id)),
+            page_id,
+            page: self.bar + u64::from(page_id) * page_len,
+            page_len,
+            doorbell_offset: doorbell::REGISTER as u32,
+        })
+    }
+
+    fn free_uar(&self, uar: NicHandle) -> Result<()> {
+        const CALL: &str = "free_uar";
+        self.undo(CALL, uar, |object| match object {
+            Object::Uar(page) => self
+                .model()
+                .free_uar(page)
+                .map_err(|error| from_model(CALL, &error)),
+            _ => Err(invalid(CALL, "not a doorbell page".into())),
+        })
+    }
+
+    fn query_eqn(&self, vector: u32) -> Result<u32> {
+        self.model()
+            .query_eqn(vector)
+            .map_err(|error| from_model("query_eqn", &error))
+    }
+
+    fn query_port(&self, port: u8) -> Result<PortInfo> {
+        let info = self
+            .model()
+            .query_port(port)
+            .map_err(|error| from_model("query_port", &error))?;
+        Ok(PortInfo {
+            active: info.active,
+            link_layer: match info.link_layer {
+                model::LinkLayer::InfiniBand => LinkLayer::InfiniBand,
+                model::LinkLayer::Ethernet => LinkLayer::Ethernet,
+            },
+            mtu: info.mtu,
+            log_max_message: info.log_max_message,
+            lid: info.lid,
+            gids: info.gids,
+        })
+    }
+
+    fn query_gid(&self, port: u8, index: u32) -> Result<Option<GidEntry>> {
+        let entry = self
+            .model()
+            .query_gid(port, index)
+            .map_err(|error| from_model("query_gid", &error))?;
+        Ok(entry.map(|entry| GidEntry {
+            gid: entry.gid,
+            kind: match entry.kind {
+                model::GidKind::InfiniBand => GidKind::InfiniBand,
+                model::GidKind::RoceV1 => GidKind::RoceV1,
+                model::GidKind::RoceV2 => GidKind::RoceV2,
+            },
+            mac: entry.mac,
+        }))
+    }
+
+    fn resolve_mac(
+        &self,
+        pd: NicHandle,
+        port: u8,
+        gid_index: u32,
+        remote: [u8; 16],
+    ) -> Result<[u8; 6]> {
+        const CALL: &str = "create_ah";
+        let Object::Pd(_) = self.object(CALL, pd)? else {
+            return Err(invalid(CALL, "not a PD".into()));
+        };
+        self.model()
+            .resolve_mac(port, gid_index, remote)
+            .map_err(|error| from_model(CALL, &error))
+    }
+}
+
+impl fmt::Debug for SimNic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SimNic({})", self.name())
+    }
+}
+
+fn no_handle(call: &'static str, handle: NicHandle) -> DriverError {
+    DriverError::new(
+        call,
+        DriverErrorKind::NotFound,
+        format!("no object has handle {}", handle.0),
+    )
+}
+
+fn invalid(call: &'static str, text: String) -> DriverError {
+    DriverError::new(call, DriverErrorKind::InvalidArgument, text)
+}
+
+fn refusal(call: &'static str, refused: &CommandError) -> DriverError {
+    let kind = DriverErrorKind::Command {
+        status: refused.status(),
+        syndrome: refused.syndrome(),
+    };
+    DriverError::new(call, kind, refused.to_string())
+}
+
+fn from_model(call: &'static str, error: &NicError) -> DriverError {
+    let kind = match error {
+        NicError::NoObject(_) => DriverErrorKind::NotFound,
+        NicError::Busy { .. } => DriverErrorKind::Busy,
+        NicError::Exhausted(_) => DriverErrorKind::Exhausted,
+        _ => DriverErrorKind::InvalidArgument,
+    };
+    DriverError::new(call, kind, error.to_string())
+}

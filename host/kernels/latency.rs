@@ -1,0 +1,141 @@
+//! The latency kernel.
+//!
+//! Knows: its parameter block, and what must hold before it is given to it.
+//! Must not know: what a thread reports.
+//!
+//! One of the files that call `unsafe` functions.
+
+use std::time::Duration;
+
+use warpverbs_wire::abi::{self, LatParams, LatSide};
+
+use super::run::{Results, Run};
+use super::{DEFAULT_WAIT_DEADLINE, Doorbell, check_qps, nanos};
+use crate::driver::LaunchShape;
+use crate::error::{Error, Result};
+use crate::export::ExportedQp;
+use crate::launch::{Module, Stream, View};
+use crate::resource::{GpuContext, Mr};
+
+/// One end of a [`Latency`] run.
+#[derive(Clone, Copy, Debug)]
+pub struct LatencyEnd<'a> {
+    /// The end's QP, connected to the other end's.
+    pub qp: &'a ExportedQp,
+    /// GPU memory that it sends from.
+    pub outbox: &'a Mr,
+    /// GPU memory that the other end writes to.
+    pub inbox: &'a Mr,
+}
+
+/// A run of `wv_write_lat`: two blocks send each other messages in turn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Latency {
+    /// Bytes of a message.
+    pub size: u32,
+    /// Round trips.
+    pub iters: u64,
+    /// How the doorbell is rung.
+    pub doorbell: Doorbell,
+    /// Time that one wait of a thread may take.
+    pub wait_deadline: Duration,
+}
+
+impl Default for Latency {
+    /// 1,000 round trips of 8 bytes.
+    fn default() -> Self {
+        Self {
+            size: 8,
+            iters: 1000,
+            doorbell: Doorbell::Db,
+            wait_deadline: DEFAULT_WAIT_DEADLINE,
+        }
+    }
+}
+
+impl Latency {
+    /// Launches it.
+    pub fn launch(
+        &self,
+        module: &Module,
+        stream: &Stream,
+        ends: [LatencyEnd<'_>; 2],
+    ) -> Result<Run> {
+        self.check(module.gpu(), &ends)?;
+        let kernel = module.kernel("wv_write_lat")?;
+        let gpu = module.gpu();
+        let results = Results::alloc(gpu, 2)?;
+        let side = |own: &LatencyEnd<'_>, other: &LatencyEnd<'_>| LatSide {
+            handle: own.qp.handle(),
+            local: own.outbox.addr(),
+            remote: other.inbox.addr(),
+            inbox: own.inbox.addr(),
+            outbox: own.outbox.addr(),
+            lkey: own.outbox.lkey(),
+            rkey: other.inbox.remote().rkey,
+        };
+        let params = LatParams {
+            version: abi::VERSION,
+            size: self.size,
+            sides: [side(&ends[0], &ends[1]), side(&ends[1], &ends[0])],
+            results: results.memory.addr(),
+            iters: self.iters,
+            deadline_ns: nanos(self.wait_deadline),
+            doorbell: self.doorbell.code(),
+            reserved: 0,
+        };
+        let view = ends
+            .iter()
+            .fold(View::new(), |view, end| {
+                view.qp(end.qp).mr(end.outbox).mr(end.inbox)
+            })
+            .memory(&results.memory);
+        // Each block waits for the other, so both must be resident.
+        let shape = LaunchShape::linear(2, 1).cooperative();
+        // SAFETY: `Stream::launch` demands
+        // - parameters as the kernel declares them: the module has this crate's ABI version, and
+        //   the block is that version's;
+        // - that the kernel accesses only memory that the view keeps and no Rust reference covers:
+        //   it accesses the QPs' memory and the results, which the view keeps, and the first `size`
+        //   bytes (up to a multiple of 8) of the regions, which `check` has found to be GPU memory
+        //   of that size; regions of GPU memory are never referenced by host code.
+        let launch = unsafe { stream.launch(&kernel, shape, &params.to_bytes(), view) }?;
+        Ok(Run {
+            kernel: "wv_write_lat",
+            expected: self.iters,
+            launch,
+            results,
+        })
+    }
+
+    fn check(&self, gpu: &GpuContext, ends: &[LatencyEnd<'_>; 2]) -> Result<()> {
+        if self.size == 0 || self.iters == 0 {
+            return Err(Error::InvalidArgument {
+                what: "size and iters must not be 0".into(),
+                cure: "give each at least 1",
+            });
+        }
+        check_qps(gpu, ends.iter().map(|end| end.qp), self.size, false)?;
+        for mr in ends.iter().flat_map(|end| [end.outbox, end.inbox]) {
+            if !mr.is_on(gpu) || mr.len() < u64::from(self.size) {
+                return Err(Error::InvalidArgument {
+                    what: format!(
+                        "an inbox or outbox is not {} bytes of this GPU's memory",
+                        self.size
+                    ),
+                    cure: "register enough GPU memory",
+                });
+            }
+            if self.size >= 8 && !(mr.addr() + u64::from(self.size)).is_multiple_of(8) {
+                return Err(Error::InvalidArgument {
+                    what: format!(
+                        "a message of {} bytes does not end at a multiple of 8",
+                        self.size
+                    ),
+                    cure: "choose a size that is a multiple of 8, in regions that start at one",
+                });
+            }
+        }
+        Ok(())
+    }
+}

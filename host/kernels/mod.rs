@@ -1,0 +1,91 @@
+//! Launches of the provided kernels, typed: `wv_write_bw`, `wv_read_bw`, `wv_write_lat`.
+//!
+//! Knows: the choices that their parameter blocks have in common.
+//! Must not know: what a caller measures or verifies.
+
+#[allow(unsafe_code)]
+mod bandwidth;
+#[allow(unsafe_code)]
+mod latency;
+mod run;
+
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::export::ExportedQp;
+use crate::resource::GpuContext;
+
+use warpverbs_wire::abi;
+
+pub use bandwidth::{Bandwidth, Direction};
+pub use latency::{Latency, LatencyEnd};
+pub use run::{Run, RunReport, ThreadReport};
+
+/// Which threads share a QP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Sharing {
+    /// None: each thread has a QP of its own.
+    #[default]
+    Exclusive,
+    /// All threads of the GPU: thread `t` uses QP `t % qps`.
+    Gpu,
+}
+
+/// How the doorbell is rung (rule O4).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Doorbell {
+    /// Doorbell record, then one ring.
+    #[default]
+    Db,
+    /// Ring, doorbell record, ring.
+    DbEarly,
+}
+
+impl Doorbell {
+    fn code(self) -> u32 {
+        match self {
+            Self::Db => abi::DOORBELL_DB,
+            Self::DbEarly => abi::DOORBELL_EARLY,
+        }
+    }
+}
+
+/// Longer than a QP's retry time at timeout 14 and retry count 7, about 3.6 s (rule O9).
+const DEFAULT_WAIT_DEADLINE: Duration = Duration::from_secs(10);
+
+fn check_qps<'a>(
+    gpu: &GpuContext,
+    qps: impl IntoIterator<Item = &'a ExportedQp>,
+    size: u32,
+    reads: bool,
+) -> Result<()> {
+    for qp in qps {
+        if !qp.qp().gpu().is(gpu) {
+            return Err(Error::InvalidArgument {
+                what: format!("QP {:#x} is on another GPU than the module", qp.qpn()),
+                cure: "load the module on the QP's GPU",
+            });
+        }
+        let log_max = qp.qp().log_max_message();
+        if u64::from(size) > 1u64.checked_shl(log_max.into()).unwrap_or(u64::MAX) {
+            return Err(Error::InvalidArgument {
+                what: format!(
+                    "{size} bytes are more than the port's largest message of 2^{log_max}"
+                ),
+                cure: "move less in one operation",
+            });
+        }
+        if reads && qp.qp().queues().read_needs_dump() {
+            return Err(Error::Unsupported {
+                what: "the GPU does not order the NIC's writes, so a completion does not prove that read data is visible"
+                    .into(),
+                cure: "write instead of reading, or use a GPU with owner write ordering",
+            });
+        }
+    }
+    Ok(())
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}

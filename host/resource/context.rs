@@ -1,0 +1,119 @@
+//! The NIC, opened, with its capabilities.
+
+use std::sync::Arc;
+
+use warpverbs_wire::abi::MAX_SQ_DEPTH;
+use warpverbs_wire::prm::hca_cap::{GeneralCaps, RoceCaps, TimestampCap};
+use warpverbs_wire::prm::query_hca_cap::Query;
+
+use super::mailbox;
+use crate::driver::Nic;
+use crate::error::{Error, Result};
+use crate::teardown::{Registry, Retained};
+
+/// A NIC, opened. Clones are the same NIC.
+#[derive(Clone, Debug)]
+pub struct Context(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    nic: Arc<dyn Nic>,
+    capabilities: Capabilities,
+    registry: Registry,
+}
+
+/// What a NIC can do, of what this crate asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Capabilities {
+    /// Largest send queue in WQEBBs that this crate builds on the NIC.
+    pub max_sq_depth: u32,
+    /// Largest CQ in CQEs.
+    pub max_cq_depth: u32,
+    /// log2 of the RDMA reads that a QP can have outstanding.
+    pub log_max_reads: u8,
+    /// log2 of the RDMA reads that a QP can answer at a time.
+    pub log_max_reads_answered: u8,
+    /// Ports.
+    pub ports: u8,
+    /// Timestamps of QPs can be in the device's default format.
+    pub(crate) default_timestamps: bool,
+}
+
+impl Context {
+    /// Uses a NIC that a driver opened, and reads its capabilities.
+    pub fn open(nic: Arc<dyn Nic>) -> Result<Self> {
+        let general: GeneralCaps =
+            mailbox::command(&*nic, "query the NIC's capabilities", &Query::new())?;
+        if !general.rc || !general.cq_oi || general.cqe_version != 1 {
+            return Err(Error::Unsupported {
+                what: format!(
+                    "NIC {} lacks RC QPs ({}), CQs that ignore overrun ({}) or CQE version 1 ({})",
+                    nic.name(),
+                    general.rc,
+                    general.cq_oi,
+                    general.cqe_version
+                ),
+                cure: "use an mlx5 NIC of ConnectX-5 or later, with current firmware",
+            });
+        }
+        let default_timestamps = if general.roce {
+            let roce: RoceCaps =
+                mailbox::command(&*nic, "query the NIC's RoCE capabilities", &Query::new())?;
+            matches!(
+                roce.qp_ts_format,
+                TimestampCap::RealTime | TimestampCap::Both
+            )
+        } else {
+            false
+        };
+        let capabilities = Capabilities {
+            max_sq_depth: entries(general.log_max_qp_sz).min(MAX_SQ_DEPTH),
+            max_cq_depth: entries(general.log_max_cq_sz),
+            log_max_reads: general.log_max_ra_req_qp,
+            log_max_reads_answered: general.log_max_ra_res_qp,
+            ports: general.num_ports,
+            default_timestamps,
+        };
+        tracing::info!(nic = nic.name(), ?capabilities, "NIC opened");
+        Ok(Self(Arc::new(Shared {
+            nic,
+            capabilities,
+            registry: Registry::default(),
+        })))
+    }
+
+    /// The NIC's name.
+    pub fn name(&self) -> String {
+        self.0.nic.name()
+    }
+
+    /// The driver behind this NIC.
+    pub fn driver(&self) -> &dyn Nic {
+        &*self.0.nic
+    }
+
+    /// What it can do.
+    pub fn capabilities(&self) -> &Capabilities {
+        &self.0.capabilities
+    }
+
+    /// What could not be destroyed when it was dropped.
+    pub fn retained(&self) -> Vec<Retained> {
+        self.0.registry.retained()
+    }
+
+    /// Tries to destroy what is retained, and returns what still is.
+    pub fn retry_retained(&self) -> Vec<Retained> {
+        self.0.registry.retry()
+    }
+
+    pub(crate) fn registry(&self) -> &Registry {
+        &self.0.registry
+    }
+}
+
+/// 2^`log`, or the most that fits.
+fn entries(log: u8) -> u32 {
+    1u32.checked_shl(log.into()).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,103 @@
+//! The completion queue of a send queue.
+
+use std::sync::Arc;
+
+use warpverbs_wire::prm::cqc::Cqc;
+use warpverbs_wire::prm::create_cq;
+
+use super::queues::Layout;
+use super::uar::{UarMap, UarMapNode};
+use super::umem::{Umem, UmemNode};
+use super::{Context, mailbox};
+use crate::driver::NicHandle;
+use crate::error::{Error, Result};
+use crate::teardown::{Node, Owner, Registry, Shared, close_shared};
+
+/// A CQ in a UMEM.
+#[derive(Clone, Debug)]
+pub(crate) struct Cq {
+    cqn: u32,
+    node: Shared<CqNode>,
+}
+
+impl Cq {
+    /// Creates the CQ that `layout` has a place for.
+    ///
+    /// It ignores overrun: it has a CQE for every WQE that the send queue can hold, so it cannot
+    /// overrun, and GPU threads need not keep its doorbell record. The mapping keeps the doorbell
+    /// page.
+    pub(crate) fn create(
+        context: &Context,
+        layout: &Layout,
+        umem: &Umem,
+        page_id: u32,
+        map: &UarMap,
+    ) -> Result<Self> {
+        let nic = context.driver();
+        let eqn = nic
+            .query_eqn(0)
+            .map_err(Error::driver("query an event queue"))?;
+        let input = create_cq::In {
+            cq_context: Cqc {
+                cc: layout.collapsed,
+                oi: true,
+                log_cq_size: layout.cq_depth.ilog2() as u8,
+                uar_page: page_id,
+                c_eqn: eqn,
+                dbr_umem_valid: true,
+                dbr_umem_id: umem.id(),
+                dbr_addr: layout.cq_dbr,
+                ..Cqc::default()
+            },
+            cq_umem_valid: true,
+            cq_umem_id: umem.id(),
+            cq_umem_offset: layout.cq,
+        };
+        let (handle, out) = mailbox::create(nic, "create the CQ", &input)?;
+        let node = CqNode {
+            context: context.clone(),
+            handle,
+            _umem: umem.node(),
+            _map: map.node(),
+        };
+        Ok(Self {
+            cqn: out.cqn,
+            node: Arc::new(Owner::new(node)),
+        })
+    }
+
+    /// CQ number.
+    pub(crate) fn cqn(&self) -> u32 {
+        self.cqn
+    }
+
+    pub(crate) fn node(&self) -> Shared<CqNode> {
+        self.node.clone()
+    }
+
+    pub(crate) fn close_part(&mut self) -> Result<()> {
+        close_shared(&mut self.node)
+    }
+}
+
+pub(crate) struct CqNode {
+    context: Context,
+    handle: NicHandle,
+    _umem: Shared<UmemNode>,
+    _map: Shared<UarMapNode>,
+}
+
+impl Node for CqNode {
+    const NAME: &'static str = "CQ";
+
+    fn destroy(&mut self) -> Result<()> {
+        self.context
+            .driver()
+            .destroy(self.handle)
+            .map_err(Error::driver("destroy the CQ"))
+    }
+
+    fn registry(&self) -> &Registry {
+        self.context.registry()
+    }
+}

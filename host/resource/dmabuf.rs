@@ -1,0 +1,35 @@
+//! A dmabuf descriptor for the length of one registration.
+//!
+//! Knows: that a descriptor is closed exactly once right after import, on success and on failure.
+//! Must not know: what is registered.
+
+use super::GpuContext;
+use crate::driver::MemoryRegion;
+use crate::error::{Error, Result};
+
+/// Exports `len` bytes of GPU memory at `addr`, lets `import` register them, and closes the
+/// descriptor. If only the close fails, the import is undone by dropping it.
+pub(super) fn with_dmabuf<T>(
+    gpu: &GpuContext,
+    addr: u64,
+    len: u64,
+    import: impl FnOnce(MemoryRegion) -> Result<T>,
+) -> Result<T> {
+    let driver = gpu.driver();
+    let (fd, offset) = driver
+        .export_dmabuf(addr, len)
+        .map_err(Error::driver("export GPU memory as a dmabuf"))?;
+    let imported = import(MemoryRegion::Dmabuf {
+        fd,
+        offset,
+        len,
+        iova: addr,
+    });
+    let closed = driver
+        .close_dmabuf(fd)
+        .map_err(Error::driver("close a dmabuf descriptor"));
+    // The first error is the one reported.
+    let imported = imported?;
+    closed?;
+    Ok(imported)
+}

@@ -1,0 +1,29 @@
+//! Owners of what the NIC and the GPU allocate: one file an owner.
+//!
+//! Knows: which driver call creates each thing, which one undoes it, and what must outlive it.
+//! Must not know: who implements the drivers.
+
+mod context;
+mod cq;
+mod dmabuf;
+mod gpu;
+mod host_memory;
+mod mailbox;
+#[allow(unsafe_code)]
+mod mr;
+mod pd;
+mod qp;
+mod qp_config;
+mod queues;
+mod uar;
+#[allow(unsafe_code)]
+mod umem;
+
+pub use context::{Capabilities, Context};
+pub use gpu::{GpuContext, GpuMemory};
+pub(crate) use gpu::{HostWord, MemoryNode};
+pub use host_memory::HostMemory;
+pub use mr::{Mr, RemoteMr};
+pub use pd::Pd;
+pub use qp::QueuePair;
+pub use qp_config::{CqForm, QpConfig};

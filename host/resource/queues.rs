@@ -1,0 +1,258 @@
+//! The memory, doorbell and CQ that one QP stands on.
+//!
+//! Knows: where ring, CQ, doorbell records and handle lie in one GPU allocation, and the order in
+//! which the parts are closed. Must not know: the QP's state.
+
+use std::mem::offset_of;
+
+use warpverbs_wire::abi::{self, Line, QpHandle};
+use warpverbs_wire::cqe::{CQE, FRESH};
+use warpverbs_wire::doorbell::{DBR_SEND, cq_dbr_word, dbr_word};
+use warpverbs_wire::wqe::WQEBB;
+
+use super::cq::Cq;
+use super::uar::{Uar, UarMap};
+use super::umem::{PART_ALIGN, Umem};
+use super::{CqForm, GpuContext, GpuMemory, Pd};
+use crate::driver::{DriverError, DriverErrorKind};
+use crate::error::{Error, Result};
+
+/// Byte offsets in the allocation.
+///
+/// | part | registered |
+/// |---|---|
+/// | send queue | yes |
+/// | CQ | yes |
+/// | doorbell records: the CQ's, and on another 64-byte line the QP's | yes |
+/// | handle | no: the NIC does not read it |
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Layout {
+    pub(crate) sq_depth: u32,
+    pub(crate) cq_depth: u32,
+    pub(crate) collapsed: bool,
+    pub(crate) sq: u64,
+    pub(crate) cq: u64,
+    pub(crate) cq_dbr: u64,
+    pub(crate) qp_dbr: u64,
+    pub(crate) handle: u64,
+    pub(crate) len: u64,
+}
+
+impl Layout {
+    /// The layout for a send queue of `sq_depth` WQEBBs, a power of two.
+    pub(crate) fn new(sq_depth: u32, form: CqForm) -> Self {
+        // A CQE for each WQE and one for the error that ends them all, so that no completion
+        // overwrites another.
+        let cq_depth = match form {
+            CqForm::Ring => sq_depth.saturating_add(1).next_power_of_two(),
+            CqForm::Collapsed => 1,
+        };
+        let cq = align(u64::from(sq_depth) * WQEBB as u64);
+        let cq_dbr = align(cq + u64::from(cq_depth) * CQE as u64);
+        let handle = cq_dbr + PART_ALIGN;
+        Self {
+            sq_depth,
+            cq_depth,
+            collapsed: form == CqForm::Collapsed,
+            sq: 0,
+            cq,
+            cq_dbr,
+            qp_dbr: cq_dbr + 64,
+            handle,
+            len: handle + QpHandle::LEN as u64,
+        }
+    }
+
+    /// Bytes that the NIC registers.
+    fn registered(&self) -> u64 {
+        self.handle
+    }
+}
+
+fn align(offset: u64) -> u64 {
+    offset.next_multiple_of(PART_ALIGN)
+}
+
+/// What one QP stands on.
+#[derive(Debug)]
+pub(crate) struct Queues {
+    layout: Layout,
+    cq: Cq,
+    map: UarMap,
+    uar: Uar,
+    umem: Umem,
+    memory: GpuMemory,
+    read_needs_dump: bool,
+}
+
+impl Queues {
+    /// Builds them, with indices that start at `first_index`.
+    pub(crate) fn build(
+        pd: &Pd,
+        gpu: &GpuContext,
+        layout: Layout,
+        first_index: u64,
+    ) -> Result<Self> {
+        let context = pd.context();
+        let memory = gpu.alloc(layout.len, "QP queues")?;
+        write_fresh(&memory, &layout, first_index)?;
+        let umem = Umem::register(context, &memory, layout.registered())?;
+        let uar = Uar::alloc(context)?;
+        let map = UarMap::map(gpu, &uar)?;
+        let cq = Cq::create(context, &layout, &umem, uar.page_id(), &map)?;
+        Ok(Self {
+            layout,
+            cq,
+            map,
+            uar,
+            umem,
+            memory,
+            read_needs_dump: !gpu.orders_nic_writes(),
+        })
+    }
+
+    /// Closes them, the last created first. After a refusal it can be called again.
+    pub(crate) fn close_parts(&mut self) -> Result<()> {
+        self.cq.close_part()?;
+        self.map.close_part()?;
+        self.uar.close_part()?;
+        self.umem.close_part()?;
+        self.memory.close_part()
+    }
+
+    /// Writes what is fresh in queues whose QP is fresh or reset.
+    pub(crate) fn write_fresh(&self, first_index: u64) -> Result<()> {
+        write_fresh(&self.memory, &self.layout, first_index)
+    }
+
+    pub(crate) fn cq_owner(&self) -> &Cq {
+        &self.cq
+    }
+
+    pub(crate) fn umem(&self) -> &Umem {
+        &self.umem
+    }
+
+    pub(crate) fn uar(&self) -> &Uar {
+        &self.uar
+    }
+
+    pub(crate) fn map(&self) -> &UarMap {
+        &self.map
+    }
+
+    /// True if a read's completion does not prove that its data is visible to the GPU (rule O14).
+    pub(crate) fn read_needs_dump(&self) -> bool {
+        self.read_needs_dump
+    }
+
+    /// Address of the handle on the GPU.
+    pub(crate) fn handle_addr(&self) -> u64 {
+        self.memory.addr() + self.layout.handle
+    }
+
+    /// Writes the part of the handle that does not change while the QP is exported. The rest goes
+    /// on from where GPU threads left it.
+    pub(crate) fn write_handle(&self, qpn: u32, log_max_message: u8, stop: u64) -> Result<()> {
+        let at = |offset: u64| self.memory.addr() + offset;
+        let flag = |set: bool, flag: u32| if set { flag } else { 0 };
+        let handle = QpHandle {
+            version: abi::VERSION,
+            flags: flag(self.layout.collapsed, abi::FLAG_CQ_COLLAPSED)
+                | flag(self.read_needs_dump, abi::FLAG_READ_NEEDS_DUMP),
+            sq: at(self.layout.sq),
+            dbr: at(self.layout.qp_dbr + DBR_SEND as u64),
+            doorbell: self.map.doorbell(),
+            sq_depth: self.layout.sq_depth,
+            qpn,
+            cq: at(self.layout.cq),
+            cq_depth: self.layout.cq_depth,
+            log_max_message: log_max_message.into(),
+            stop,
+            ..fresh_handle(0)
+        };
+        let bytes = handle.to_bytes();
+        let (fixed, _) = bytes.split_at(FIXED);
+        self.memory.write(self.layout.handle, fixed)
+    }
+
+    /// Reads the handle.
+    pub(crate) fn read_handle(&self) -> Result<QpHandle> {
+        let mut bytes = [0; QpHandle::LEN];
+        self.memory.read(self.layout.handle, &mut bytes)?;
+        QpHandle::from_bytes(&bytes).map_err(|error| {
+            let kind = DriverErrorKind::InvalidArgument;
+            Error::driver("read the QP handle")(DriverError::new("copy", kind, error.to_string()))
+        })
+    }
+
+    /// Makes the handle one that every kernel refuses: version 0 is none.
+    pub(crate) fn clear_handle(&self) -> Result<()> {
+        self.memory.write(self.layout.handle, &0u32.to_le_bytes())
+    }
+}
+
+/// Bytes of a handle that do not change while the QP is exported.
+const FIXED: usize = offset_of!(QpHandle, reserved);
+
+/// A handle that every kernel refuses, with indices that start at `first_index`.
+fn fresh_handle(first_index: u64) -> QpHandle {
+    QpHandle {
+        version: 0,
+        flags: 0,
+        sq: 0,
+        dbr: 0,
+        doorbell: 0,
+        sq_depth: 0,
+        qpn: 0,
+        cq: 0,
+        cq_depth: 0,
+        log_max_message: 0,
+        stop: 0,
+        reserved: Line::new(first_index),
+        turn: Line::new(first_index),
+        completed: Line {
+            second: first_index,
+            ..Line::new(first_index)
+        },
+        state: Line::default(),
+    }
+}
+
+fn write_fresh(memory: &GpuMemory, layout: &Layout, first_index: u64) -> Result<()> {
+    // Opcode 0xf (invalid) and owner bit 1 in every CQE: none is taken for a completion, whichever
+    // lap is awaited first.
+    memory.write(layout.cq, &vec![FRESH; layout.cq_depth as usize * CQE])?;
+    // A record is 8 bytes: the CQ's consumer and arm words, the QP's receive and send counters.
+    // They start where the indices start: a send counter that differs is work to a NIC in ERR.
+    let consumer = cq_dbr_word(first_index).to_le_bytes();
+    memory.write(layout.cq_dbr, &[consumer, [0; 4]].concat())?;
+    let send = dbr_word(first_index).to_le_bytes();
+    memory.write(layout.qp_dbr, &[[0; 4], send].concat())?;
+    memory.write(layout.handle, &fresh_handle(first_index).to_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_follow_each_other_on_their_own_pages() {
+        for (depth, form, cq_depth) in [
+            (2, CqForm::Ring, 4),
+            (64, CqForm::Ring, 128),
+            (32_768, CqForm::Ring, 65_536),
+            (64, CqForm::Collapsed, 1),
+        ] {
+            let layout = Layout::new(depth, form);
+            assert_eq!(layout.cq_depth, cq_depth);
+            assert!(layout.cq >= u64::from(depth) * 64);
+            assert!(layout.cq_dbr >= layout.cq + u64::from(cq_depth) * CQE as u64);
+            assert!(layout.handle > layout.qp_dbr + 8);
+            assert!(layout.len >= layout.handle + 320);
+            for part in [layout.sq, layout.cq, layout.cq_dbr, layout.handle] {
+                assert_eq!(part % PART_ALIGN, 0);
+            }
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! The doorbell page, and its mapping into the GPU.
+//!
+//! Knows: the order in which kinds of page are tried, and that the mapping goes before the page.
+//! Must not know: what is rung.
+
+use std::sync::Arc;
+
+use super::{Context, GpuContext};
+use crate::driver::{UarInfo, UarKind};
+use crate::error::{Error, Result};
+use crate::teardown::{Node, Owner, Registry, Shared, close_shared};
+
+/// Kinds in the order of preference: a page of its own keeps doorbells of other QPs off its
+/// registers; a BlueFlame page takes doorbells too, although write-combined.
+const KINDS: [UarKind; 3] = [
+    UarKind::NonCachedDedicated,
+    UarKind::NonCached,
+    UarKind::BlueFlame,
+];
+
+/// A doorbell page.
+#[derive(Clone, Debug)]
+pub(crate) struct Uar {
+    info: UarInfo,
+    node: Shared<UarNode>,
+}
+
+impl Uar {
+    /// Allocates a page of the first kind that the NIC grants.
+    pub(crate) fn alloc(context: &Context) -> Result<Self> {
+        let mut first = None;
+        for kind in KINDS {
+            match context.driver().alloc_uar(kind) {
+                Ok(info) => {
+                    tracing::debug!(?kind, page_id = info.page_id, "doorbell page");
+                    let node = UarNode {
+                        context: context.clone(),
+                        info,
+                    };
+                    return Ok(Self {
+                        info,
+                        node: Arc::new(Owner::new(node)),
+                    });
+                }
+                Err(refusal) => {
+                    tracing::debug!(?kind, %refusal, "doorbell page refused");
+                    first.get_or_insert(refusal);
+                }
+            }
+        }
+        // Every kind was refused, so there is a first refusal.
+        Err(first.map_or(
+            Error::Closed {
+                what: UarNode::NAME,
+            },
+            Error::driver("allocate a doorbell page"),
+        ))
+    }
+
+    /// The id by which mailboxes name it.
+    pub(crate) fn page_id(&self) -> u32 {
+        self.info.page_id
+    }
+
+    pub(crate) fn node(&self) -> Shared<UarNode> {
+        self.node.clone()
+    }
+
+    pub(crate) fn close_part(&mut self) -> Result<()> {
+        close_shared(&mut self.node)
+    }
+}
+
+pub(crate) struct UarNode {
+    context: Context,
+    info: UarInfo,
+}
+
+impl Node for UarNode {
+    const NAME: &'static str = "doorbell page";
+
+    fn destroy(&mut self) -> Result<()> {
+        self.context
+            .driver()
+            .free_uar(self.info.handle)
+            .map_err(Error::driver("free the doorbell page"))
+    }
+
+    fn registry(&self) -> &Registry {
+        self.context.registry()
+    }
+}
+
+/// A doorbell page as a GPU sees it.
+#[derive(Clone, Debug)]
+pub(crate) struct UarMap {
+    addr: u64,
+    doorbell_offset: u32,
+    node: Shared<UarMapNode>,
+}
+
+impl UarMap {
+    /// Maps a page into a GPU.
+    pub(crate) fn map(gpu: &GpuContext, uar: &Uar) -> Result<Self> {
+        let info = uar.info;
+        let addr = gpu
+            .driver()
+            .map_uar(info.page, info.page_len)
+            .map_err(Error::driver("map the doorbell page into the GPU"))?;
+        let node = UarMapNode {
+            gpu: gpu.clone(),
+            page: info.page,
+            _uar: uar.node(),
+        };
+        Ok(Self {
+            addr,
+            doorbell_offset: info.doorbell_offset,
+            node: Arc::new(Owner::new(node)),
+        })
+    }
+
+    /// Address of the doorbell register on the GPU.
+    pub(crate) fn doorbell(&self) -> u64 {
+        self.addr + u64::from(self.doorbell_offset)
+    }
+
+    pub(crate) fn node(&self) -> Shared<UarMapNode> {
+        self.node.clone()
+    }
+
+    pub(crate) fn close_part(&mut self) -> Result<()> {
+        close_shared(&mut self.node)
+    }
+}
+
+pub(crate) struct UarMapNode {
+    gpu: GpuContext,
+    page: u64,
+    _uar: Shared<UarNode>,
+}
+
+impl Node for UarMapNode {
+    const NAME: &'static str = "doorbell page mapping";
+
+    fn destroy(&mut self) -> Result<()> {
+        self.gpu
+            .undo("unmap the doorbell page from the GPU", |gpu| {
+                gpu.unmap_uar(self.page)
+            })
+    }
+
+    fn registry(&self) -> &Registry {
+        self.gpu.registry()
+    }
+}

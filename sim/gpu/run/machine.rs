@@ -1,0 +1,752 @@
+//! The scheduler: which thread or device acts next.
+//!
+//! Knows: ready threads, sleepers, resident blocks, simulated time, and the seeded order of all agents.
+//! Must not know: what instructions compute, streams, or modules.
+//!
+//! One step is one instruction of one thread or one step of a device, and takes 1 ns of simulated time: the figure
+//! is a convention, chosen so that deadlines and sleeps have a meaning.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use warpverbs_sim_bus::{BusState, Fault, Rng, Space, Step};
+
+use super::state::{Barrier, Block, Failure, Launch, Place, Status, Thread, WARP, Warp};
+use super::{barrier, converge, warp};
+use crate::config::{GpuConfig, Scheduler};
+use crate::counters::Phase;
+use crate::exec::{End, Env, burst};
+use crate::ir::{NO_PC, Op};
+use crate::report::{FailureKind, RunReport};
+use crate::window::RegisterWindow;
+
+/// Most steps a device takes between two bursts while threads do useful work.
+const DEVICE_STEPS: u32 = 4;
+/// Most steps a device takes between two bursts when threads only wait.
+const DEVICE_STEPS_WAITING: u32 = 64;
+/// Threads that a multiprocessor holds.
+const THREADS_PER_SM: u64 = 2048;
+
+/// Slots of launches, blocks and threads, and who runs when.
+pub(crate) struct Machine {
+    pub(super) config: GpuConfig,
+    rng: Rng,
+    pub(super) launches: Vec<Option<Launch>>,
+    /// Launches in the order they began.
+    order: Vec<usize>,
+    pub(super) blocks: Vec<Option<Block>>,
+    /// Ready threads: block slot and thread.
+    ready: Vec<(u32, u32)>,
+    /// Sleeping threads by wake time; the number keeps equal times in order.
+    asleep: BinaryHeap<Reverse<(u64, u64, u32, u32)>>,
+    sleeps: u64,
+    /// Resident blocks of each multiprocessor.
+    loads: Vec<u32>,
+    /// Simulated time, which is also the number of steps taken and slept through.
+    now: u64,
+    steps: u64,
+    progress_at: u64,
+    /// Bursts in a row that wrote nothing.
+    waiting_bursts: u32,
+    /// Mixes every choice: two runs with the same value took the same steps.
+    fingerprint: u64,
+}
+
+/// A launch that has ended.
+pub(crate) struct Finished {
+    pub(crate) launch: Launch,
+}
+
+/// What an advance did.
+pub(crate) struct Advanced {
+    pub(crate) steps: u64,
+    pub(crate) idle: bool,
+}
+
+impl Machine {
+    pub(crate) fn new(config: GpuConfig) -> Self {
+        let sms = config.sms.max(1) as usize;
+        Self {
+            rng: Rng::new(config.seed),
+            config,
+            launches: Vec::new(),
+            order: Vec::new(),
+            blocks: Vec::new(),
+            ready: Vec::new(),
+            asleep: BinaryHeap::new(),
+            sleeps: 0,
+            loads: vec![0; sms],
+            now: 0,
+            steps: 0,
+            progress_at: 0,
+            waiting_bursts: 0,
+            fingerprint: 0,
+        }
+    }
+
+    pub(crate) fn now(&self) -> u64 {
+        self.now
+    }
+
+    pub(crate) fn fingerprint(&self) -> u64 {
+        self.fingerprint
+    }
+
+    pub(crate) fn runs_module(&self, module: u64) -> bool {
+        self.launches.iter().flatten().any(|l| l.module == module)
+    }
+
+    /// Blocks of so many threads that one multiprocessor holds.
+    fn per_sm(&self, threads: u64) -> u32 {
+        let by_threads = u32::try_from(THREADS_PER_SM / threads.max(1)).unwrap_or(u32::MAX);
+        self.config.blocks_per_sm.max(1).min(by_threads.max(1))
+    }
+
+    /// Blocks of so many threads that can be resident together.
+    pub(crate) fn max_resident(&self, threads: u64) -> u32 {
+        self.per_sm(threads).saturating_mul(self.loads.len() as u32)
+    }
+
+    /// True if a launch can begin now: a cooperative one needs room for all its blocks.
+    pub(crate) fn has_room(&self, launch: &Launch) -> bool {
+        if !launch.shape.cooperative {
+            return true;
+        }
+        let per_sm = self.per_sm(launch.shape.threads());
+        let free: u64 = self.loads.iter().map(|load| u64::from(per_sm.saturating_sub(*load))).sum();
+        // Blocks of earlier launches that have not started come first.
+        let owed: u64 = self
+            .launches
+            .iter()
+            .flatten()
+            .map(|l| l.shape.blocks() - l.next_block)
+            .sum();
+        launch.shape.blocks() + owed <= free
+    }
+
+    /// Begins a launch.
+    pub(crate) fn begin(&mut self, mut launch: Launch) {
+        launch.started_ns = self.now;
+        launch.agents = self
+            .launches
+            .iter()
+            .flatten()
+            .map(|l| l.agents.saturating_add((l.shape.blocks() * l.shape.threads()) as u32))
+            .max()
+            .unwrap_or(0);
+        let slot = match self.launches.iter().position(Option::is_none) {
+            Some(free) => free,
+            None => {
+                self.launches.push(None);
+                self.launches.len() - 1
+            }
+        };
+        if let Some(place) = self.launches.get_mut(slot) {
+            *place = Some(launch);
+        }
+        self.order.push(slot);
+        self.progress_at = self.steps;
+    }
+
+    /// Runs until `steps` are taken or nothing is left to do. `finished` takes each launch that ends, and may begin
+    /// others.
+    pub(crate) fn advance(
+        &mut self,
+        bus: &mut BusState,
+        registers: &RegisterWindow,
+        read_only: &[(u64, u64)],
+        steps: u64,
+        mut finished: impl FnMut(&mut Self, Finished),
+    ) -> Result<Advanced, Box<RunReport>> {
+        let end = self.steps.saturating_add(steps);
+        while self.steps < end {
+            self.start_blocks(bus)?;
+            self.collect(&mut finished);
+            self.wake();
+            if self.ready.is_empty() {
+                if self.order.is_empty() {
+                    let left = end - self.steps;
+                    let taken = bus.run_devices(left);
+                    self.steps += taken;
+                    self.now += taken;
+                    if taken < left {
+                        return Ok(Advanced {
+                            steps: self.steps + steps - end,
+                            idle: true,
+                        });
+                    }
+                    continue;
+                }
+                self.pass_time(bus, registers, end)?;
+                continue;
+            }
+            self.run_one(bus, registers, read_only)?;
+            if self.steps - self.progress_at > self.config.step_budget {
+                return Err(Box::new(self.livelock(bus, registers)));
+            }
+        }
+        self.collect(&mut finished);
+        Ok(Advanced {
+            steps: self.steps + steps - end,
+            idle: false,
+        })
+    }
+
+    /// All threads sleep: devices act until the first wakes.
+    fn pass_time(&mut self, bus: &mut BusState, registers: &RegisterWindow, end: u64) -> Result<(), Box<RunReport>> {
+        let Some(Reverse((wake, ..))) = self.asleep.peek().copied() else {
+            return Err(Box::new(self.deadlock(bus, registers, None)));
+        };
+        let room = (end - self.steps).min(wake.saturating_sub(self.now));
+        let taken = bus.run_devices(room);
+        self.steps += taken;
+        self.now += taken;
+        if taken > 0 {
+            self.progress_at = self.steps;
+        }
+        if taken < room || self.now >= wake {
+            // A sleep is a step too, so that an endless loop around one spends the budget.
+            self.steps += 1;
+            self.now = self.now.max(wake);
+        }
+        if self.steps - self.progress_at > self.config.step_budget {
+            return Err(Box::new(self.livelock(bus, registers)));
+        }
+        Ok(())
+    }
+
+    fn wake(&mut self) {
+        while let Some(Reverse((wake, _, block, thread))) = self.asleep.peek().copied() {
+            if wake > self.now {
+                return;
+            }
+            self.asleep.pop();
+            self.make_ready(block, thread, false);
+        }
+    }
+
+    /// Runs one burst of one thread, then lets devices act.
+    fn run_one(
+        &mut self,
+        bus: &mut BusState,
+        registers: &RegisterWindow,
+        read_only: &[(u64, u64)],
+    ) -> Result<(), Box<RunReport>> {
+        let choice = self.rng.below(self.ready.len() as u32) as usize;
+        let limit = 1 + self.rng.below(self.config.max_burst.max(1));
+        let Some((slot, index)) = self.ready.get(choice).copied() else {
+            return Ok(());
+        };
+        let Some(Some(block)) = self.blocks.get_mut(slot as usize) else {
+            return Ok(());
+        };
+        let Some(Some(launch)) = self.launches.get_mut(block.launch) else {
+            return Ok(());
+        };
+        let Some(thread) = block.threads.get_mut(index as usize) else {
+            return Ok(());
+        };
+        let mut env = Env {
+            bus,
+            registers,
+            read_only,
+            rng: &mut self.rng,
+            now: self.now,
+            wrote: false,
+            rang: false,
+        };
+        let (ran, end) = burst(thread, &block.place, launch, &mut env, limit);
+        let (wrote, rang) = (env.wrote, env.rang);
+        self.fingerprint = (self.fingerprint.rotate_left(7) ^ (u64::from(slot) << 42 | u64::from(index) << 32 | u64::from(ran)))
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.steps += u64::from(ran);
+        self.now += u64::from(ran);
+        self.waiting_bursts = if wrote { 0 } else { self.waiting_bursts.saturating_add(1) };
+        if rang {
+            self.progress_at = self.steps;
+        }
+        if !matches!(end, End::Spent) {
+            self.handle(bus, registers, slot, index, end)?;
+        }
+        self.run_devices(bus);
+        Ok(())
+    }
+
+    /// Each device takes a seeded number of steps: more while threads do nothing but wait.
+    fn run_devices(&mut self, bus: &mut BusState) {
+        let most = (DEVICE_STEPS + self.waiting_bursts).min(DEVICE_STEPS_WAITING);
+        for device in 0..bus.devices() {
+            for _ in 0..self.rng.below(most) {
+                if bus.step_device(device) == Step::Idle {
+                    break;
+                }
+                self.steps += 1;
+                self.now += 1;
+                self.progress_at = self.steps;
+            }
+        }
+    }
+
+    /// Deals with a thread whose burst ended in something that concerns others.
+    fn handle(
+        &mut self,
+        bus: &mut BusState,
+        registers: &RegisterWindow,
+        slot: u32,
+        index: u32,
+        end: End,
+    ) -> Result<(), Box<RunReport>> {
+        let converging = self.config.scheduler == Scheduler::Converge;
+        let Some(Some(block)) = self.blocks.get_mut(slot as usize) else {
+            return Ok(());
+        };
+        let Some(Some(launch)) = self.launches.get_mut(block.launch) else {
+            return Ok(());
+        };
+        let program = launch.program.clone();
+        let at = index as usize;
+        let released = match end {
+            End::Spent => return Ok(()),
+            End::Failed(failure) => return Err(Box::new(self.failed(bus, registers, slot, index, failure))),
+            End::Sleep(ns) => {
+                self.remove_ready(slot, index);
+                if let Some(thread) = self.thread_mut(slot, index) {
+                    thread.status = Status::Asleep;
+                }
+                self.sleeps += 1;
+                self.asleep.push(Reverse((self.now + ns, self.sleeps, slot, index)));
+                return Ok(());
+            }
+            End::Exited => return self.exited(bus, registers, slot, index),
+            End::Branch { next, join } => converge::branch(block, at, next, Some(join).filter(|pc| *pc != NO_PC)),
+            End::Join => converge::join(block, at),
+            End::Together => {
+                let pc = block.threads.get(at).map_or(0, |t| t.pc);
+                let op = program.code.get(pc as usize).map(|i| i.op);
+                let released = match op {
+                    Some(Op::Bar { .. }) => barrier::arrive(block, &program, at),
+                    Some(Op::ActiveMask { d }) if converging => Ok(match converge::active_mask(block, at) {
+                        Some(lanes) => give_active_mask(block, at, lanes, d),
+                        None => Vec::new(),
+                    }),
+                    Some(Op::ActiveMask { d }) => Ok(some_active_mask(block, at, d, &mut self.rng)),
+                    _ => warp::arrive(block, &program, at),
+                };
+                match released {
+                    Ok(released) => released,
+                    Err(failure) => return Err(Box::new(self.failed(bus, registers, slot, index, failure))),
+                }
+            }
+        };
+        let launch = block.launch;
+        self.settle(slot, index, &released);
+        self.check_deadlock(bus, registers, launch)
+    }
+
+    /// Puts the thread that acted and those it released into or out of the list of ready threads.
+    fn settle(&mut self, slot: u32, index: u32, released: &[u32]) {
+        for other in released {
+            if *other != index {
+                self.make_ready(slot, *other, true);
+            }
+        }
+        let waits = self.thread_mut(slot, index).is_some_and(|t| t.status != Status::Ready);
+        if waits {
+            self.remove_ready(slot, index);
+            self.change_active(slot, -1);
+        }
+    }
+
+    /// A thread that was blocked (`counts`) or asleep can run.
+    fn make_ready(&mut self, slot: u32, index: u32, counts: bool) {
+        let at = self.ready.len() as u32;
+        let Some(thread) = self.thread_mut(slot, index) else {
+            return;
+        };
+        thread.status = Status::Ready;
+        // Already listed: it never left.
+        if thread.ready_at != u32::MAX {
+            return;
+        }
+        thread.ready_at = at;
+        self.ready.push((slot, index));
+        if counts {
+            self.change_active(slot, 1);
+        }
+    }
+
+    fn remove_ready(&mut self, slot: u32, index: u32) {
+        let Some(thread) = self.thread_mut(slot, index) else {
+            return;
+        };
+        let at = std::mem::replace(&mut thread.ready_at, u32::MAX);
+        if (at as usize) < self.ready.len() {
+            self.ready.swap_remove(at as usize);
+            if let Some((slot, index)) = self.ready.get(at as usize).copied()
+                && let Some(moved) = self.thread_mut(slot, index)
+            {
+                moved.ready_at = at;
+            }
+        }
+    }
+
+    fn thread_mut(&mut self, slot: u32, index: u32) -> Option<&mut Thread> {
+        self.blocks
+            .get_mut(slot as usize)?
+            .as_mut()?
+            .threads
+            .get_mut(index as usize)
+    }
+
+    fn change_active(&mut self, slot: u32, by: i32) {
+        if let Some(Some(block)) = self.blocks.get(slot as usize)
+            && let Some(Some(launch)) = self.launches.get_mut(block.launch)
+        {
+            launch.active = launch.active.saturating_add_signed(by);
+        }
+    }
+
+    /// No resident thread of a launch can go on, and some have not ended: nothing will ever release them, for only threads
+    /// of their own block do that.
+    fn check_deadlock(
+        &mut self,
+        bus: &BusState,
+        registers: &RegisterWindow,
+        launch: usize,
+    ) -> Result<(), Box<RunReport>> {
+        match self.launches.get(launch) {
+            Some(Some(l)) if l.active == 0 && l.resident > 0 => {
+                Err(Box::new(self.deadlock(bus, registers, Some(launch))))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn exited(
+        &mut self,
+        bus: &mut BusState,
+        registers: &RegisterWindow,
+        slot: u32,
+        index: u32,
+    ) -> Result<(), Box<RunReport>> {
+        self.remove_ready(slot, index);
+        self.change_active(slot, -1);
+        self.progress_at = self.steps;
+        let converging = self.config.scheduler == Scheduler::Converge;
+        let Some(Some(block)) = self.blocks.get_mut(slot as usize) else {
+            return Ok(());
+        };
+        let Some(Some(launch)) = self.launches.get_mut(block.launch) else {
+            return Ok(());
+        };
+        let program = launch.program.clone();
+        let Some(thread) = block.threads.get_mut(index as usize) else {
+            return Ok(());
+        };
+        thread.status = Status::Exited;
+        let (lane, warp_at) = (thread.lane(), thread.warp());
+        block.live -= 1;
+        if let Some(warp) = block.warps.get_mut(warp_at) {
+            warp.live &= !(1 << lane);
+        }
+        let launch = block.launch;
+        if block.live == 0 {
+            self.retire(bus, slot)?;
+            return self.check_deadlock(bus, registers, launch);
+        }
+        let mut released = warp::recheck(block, &program, warp_at);
+        released.extend(barrier::recheck(block, &program));
+        if converging {
+            let join_of = |pc: u32| match program.code.get(pc as usize).map(|i| i.op) {
+                Some(Op::Branch { join, .. } | Op::BrxIdx { join, .. }) if join != NO_PC => Some(join),
+                _ => None,
+            };
+            let (more, masks) = converge::exit(block, warp_at, lane, join_of);
+            released.extend(more);
+            for lanes in masks {
+                released.extend(complete_active_mask(block, warp_at, lanes, &program));
+            }
+        }
+        for other in released {
+            self.make_ready(slot, other, true);
+        }
+        self.check_deadlock(bus, registers, launch)
+    }
+
+    /// All threads of a block have ended: frees its memory and its place.
+    fn retire(&mut self, bus: &mut BusState, slot: u32) -> Result<(), Box<RunReport>> {
+        let Some(block) = self.blocks.get_mut(slot as usize).and_then(Option::take) else {
+            return Ok(());
+        };
+        if let Some(load) = self.loads.get_mut(block.place.sm as usize) {
+            *load -= 1;
+        }
+        if let Some(Some(launch)) = self.launches.get_mut(block.launch) {
+            launch.resident -= 1;
+        }
+        free_block(bus, &block).map_err(|fault| Box::new(self.broken(block.launch, fault)))
+    }
+
+    /// Hands out launches whose blocks have all ended.
+    fn collect(&mut self, finished: &mut impl FnMut(&mut Self, Finished)) {
+        let mut at = 0;
+        while let Some(slot) = self.order.get(at).copied() {
+            let done = self
+                .launches
+                .get(slot)
+                .and_then(Option::as_ref)
+                .is_none_or(|l| l.resident == 0 && l.next_block == l.shape.blocks());
+            if !done {
+                at += 1;
+                continue;
+            }
+            self.order.remove(at);
+            if let Some(mut launch) = self.launches.get_mut(slot).and_then(Option::take) {
+                launch.counters.simulated_ns = self.now - launch.started_ns;
+                self.progress_at = self.steps;
+                finished(self, Finished { launch });
+            }
+        }
+    }
+
+    /// Starts blocks while there is room, in order of launch.
+    fn start_blocks(&mut self, bus: &mut BusState) -> Result<(), Box<RunReport>> {
+        for at in 0..self.order.len() {
+            let Some(slot) = self.order.get(at).copied() else {
+                break;
+            };
+            loop {
+                let Some(Some(launch)) = self.launches.get(slot) else {
+                    break;
+                };
+                if launch.next_block >= launch.shape.blocks() {
+                    break;
+                }
+                let per_sm = self.per_sm(launch.shape.threads());
+                let Some((sm, _)) = self
+                    .loads
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, load)| **load < per_sm)
+                    .min_by_key(|(_, load)| **load)
+                else {
+                    return Ok(());
+                };
+                self.start_block(bus, slot, sm)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn start_block(&mut self, bus: &mut BusState, launch_slot: usize, sm: usize) -> Result<(), Box<RunReport>> {
+        let converging = self.config.scheduler == Scheduler::Converge;
+        let sms = self.loads.len() as u32;
+        let Some(Some(launch)) = self.launches.get_mut(launch_slot) else {
+            return Ok(());
+        };
+        let number = launch.next_block;
+        let [gx, gy, _] = launch.shape.grid.map(u64::from);
+        let ctaid = [number % gx, number / gx % gy, number / gx / gy].map(|n| n as u32);
+        let mut place = Place {
+            ctaid,
+            nctaid: launch.shape.grid,
+            ntid: launch.shape.block,
+            sm: sm as u32,
+            sms,
+            grid: launch.id,
+            shared: (Space::Shared.base(), 0),
+            dynamic_shared: launch.shape.shared_bytes,
+        };
+        let mut block = Block {
+            launch: launch_slot,
+            place: place.clone(),
+            threads: Vec::new(),
+            warps: Vec::new(),
+            barriers: std::array::from_fn(|_| Barrier::default()),
+            live: 0,
+        };
+        let built = build_block(bus, launch, &mut place, &mut block, number, converging);
+        block.place = place;
+        let threads = block.threads.len() as u32;
+        block.live = threads;
+        launch.next_block += 1;
+        launch.resident += 1;
+        launch.active += threads;
+        if let Some(load) = self.loads.get_mut(sm) {
+            *load += 1;
+        }
+        self.progress_at = self.steps;
+        let slot = match self.blocks.iter().position(Option::is_none) {
+            Some(free) => free,
+            None => {
+                self.blocks.push(None);
+                self.blocks.len() - 1
+            }
+        };
+        for index in 0..threads {
+            let at = self.ready.len() as u32;
+            if let Some(thread) = block.threads.get_mut(index as usize) {
+                thread.ready_at = at;
+            }
+            self.ready.push((slot as u32, index));
+        }
+        if let Some(place) = self.blocks.get_mut(slot) {
+            *place = Some(block);
+        }
+        built.map_err(|failure| match failure.kind {
+            FailureKind::MemoryFault(fault) => Box::new(self.broken(launch_slot, fault)),
+            kind => Box::new(RunReport {
+                kind,
+                kernel: String::new(),
+                location: None,
+                detail: failure.detail,
+                waiters: Vec::new(),
+            }),
+        })
+    }
+
+    /// Drops everything that runs and frees its memory: the context is dead.
+    pub(crate) fn kill(&mut self, bus: &mut BusState) {
+        for block in self.blocks.drain(..).flatten() {
+            // The report of the failure that killed the context says more than a second one could.
+            let _ = free_block(bus, &block);
+        }
+        self.launches.clear();
+        self.order.clear();
+        self.ready.clear();
+        self.asleep.clear();
+        self.loads.fill(0);
+    }
+}
+
+/// Makes a block's threads and allocates its memory.
+fn build_block(
+    bus: &mut BusState,
+    launch: &Launch,
+    place: &mut Place,
+    block: &mut Block,
+    number: u64,
+    converging: bool,
+) -> Result<(), Failure> {
+    let memory = |fault: Fault| Failure::new(FailureKind::MemoryFault(fault), "");
+    let name = launch.kernel_name();
+    if launch.shared_bytes > 0 {
+        let [x, y, z] = place.ctaid;
+        let label = format!("shared memory of `{name}` block ({x},{y},{z})");
+        let addr = bus
+            .memory
+            .alloc(Space::Shared, launch.shared_bytes.into(), 1024, &label)
+            .map_err(memory)?;
+        place.shared = (addr, launch.shared_bytes);
+    }
+    let total = place.threads();
+    let [nx, ny, _] = place.ntid;
+    block.place = place.clone();
+    for index in 0..total {
+        let mut local = (Space::Local.base(), 0);
+        if launch.local_bytes > 0 {
+            let label = format!("local memory of `{name}` thread {index} of block {number}");
+            let addr = bus
+                .memory
+                .alloc(Space::Local, launch.local_bytes.into(), 256, &label)
+                .map_err(memory)?;
+            local = (addr, launch.local_bytes);
+        }
+        let mut thread = Thread {
+            pc: 0,
+            phase: Phase::Other,
+            status: Status::Ready,
+            slots: Vec::new(),
+            params: Vec::new(),
+            frames: Vec::new(),
+            index,
+            tid: [index % nx, index / nx % ny, index / nx / ny],
+            agent: launch.agents.wrapping_add((number * u64::from(total)) as u32 + index),
+            local,
+            ready_at: u32::MAX,
+            last_read: None,
+            met_active_mask: false,
+        };
+        let entered = thread.push_frame(&launch.program, launch.func, u32::MAX, NO_PC, place);
+        block.threads.push(thread);
+        entered?;
+    }
+    for warp in 0..total.div_ceil(WARP) {
+        let lanes = (total - warp * WARP).min(WARP);
+        let live = if lanes == WARP { u32::MAX } else { (1 << lanes) - 1 };
+        block.warps.push(if converging {
+            Warp::converged(live)
+        } else {
+            Warp {
+                live,
+                ..Warp::default()
+            }
+        });
+    }
+    Ok(())
+}
+
+fn free_block(bus: &mut BusState, block: &Block) -> Result<(), Fault> {
+    for thread in block.threads.iter().filter(|t| t.local.1 > 0) {
+        bus.memory.free(thread.local.0)?;
+    }
+    if block.place.shared.1 > 0 {
+        bus.memory.free(block.place.shared.0)?;
+    }
+    Ok(())
+}
+
+/// Gives a complete group's lanes their mask.
+fn give_active_mask(block: &mut Block, index: usize, lanes: u32, d: u16) -> Vec<u32> {
+    let Some(warp) = block.threads.get(index).map(Thread::warp) else {
+        return Vec::new();
+    };
+    let mut released = Vec::new();
+    for lane in converge::lanes_of(lanes) {
+        if let Some(thread) = block.lane(warp, lane) {
+            thread.set(d, u64::from(lanes));
+            thread.pc += 1;
+            thread.status = Status::Ready;
+            thread.met_active_mask = false;
+            released.push(thread.index);
+        }
+    }
+    released
+}
+
+/// The same for a group that a lane's exit completed.
+fn complete_active_mask(block: &mut Block, warp: usize, lanes: u32, program: &crate::ir::Program) -> Vec<u32> {
+    let first = lanes.trailing_zeros();
+    let Some(thread) = block.lane(warp, first) else {
+        return Vec::new();
+    };
+    let index = thread.index as usize;
+    match program.code.get(thread.pc as usize).map(|i| i.op) {
+        Some(Op::ActiveMask { d }) => give_active_mask(block, index, lanes, d),
+        _ => Vec::new(),
+    }
+}
+
+/// `activemask` of independent lanes: a seeded choice among the warp's lanes that are at it now gets one mask. A lane
+/// may let some turns pass, so that others can join it.
+fn some_active_mask(block: &mut Block, index: usize, d: u16, rng: &mut Rng) -> Vec<u32> {
+    let Some(thread) = block.threads.get_mut(index) else {
+        return Vec::new();
+    };
+    let (own, warp, pc) = (thread.lane(), thread.warp(), thread.pc);
+    thread.met_active_mask = true;
+    if rng.below(2) == 0 {
+        return Vec::new();
+    }
+    let mut lanes = 1u32 << own;
+    let everyone = rng.below(2) == 0;
+    for lane in 0..WARP {
+        let there = block
+            .lane(warp, lane)
+            .is_some_and(|t| t.met_active_mask && t.pc == pc && t.status == Status::Ready);
+        if there && (everyone || rng.below(2) == 0) {
+            lanes |= 1 << lane;
+        }
+    }
+    give_active_mask(block, index, lanes, d)
+}

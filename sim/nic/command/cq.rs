@@ -1,0 +1,124 @@
+//! CREATE_CQ, QUERY_CQ, DESTROY_CQ.
+
+use warpverbs_wire::prm::cqc::{CqStatus, Cqc, CqeSize};
+use warpverbs_wire::prm::{create_cq, destroy_cq, query_cq};
+
+use super::require;
+use crate::config::NicConfig;
+use crate::cq::{CQE_BYTES, Cq};
+use crate::model::NicModel;
+use crate::objects::{ObjectId, ObjectKind};
+use crate::qp::DBR_BYTES;
+use crate::syndrome::Check;
+
+pub(super) fn create(
+    model: &mut NicModel,
+    uid: u16,
+    request: create_cq::In,
+) -> Result<create_cq::Out, Check> {
+    let cqc = request.cq_context;
+    require(!cqc.cqe_comp_en, Check::CqCompression)?;
+    require(cqc.cqe_sz == CqeSize::Bytes64, Check::CqCqeSize)?;
+    require(
+        cqc.log_cq_size <= model.config().log_max_cq_depth(),
+        Check::CqSize,
+    )?;
+    require(model.objects.uars.get(cqc.uar_page).is_some(), Check::CqUar)?;
+    require(NicConfig::is_event_queue(cqc.c_eqn), Check::CqEqn)?;
+    // With a UMEM the page size is the UMEM's and log_page_size is ignored (DOCA doca_verbs_cq.cpp says so).
+    require(cqc.page_offset == 0, Check::CqPageOffset)?;
+    require(request.cq_umem_valid, Check::CqNoUmem)?;
+    let umem = model
+        .objects
+        .umems
+        .get(request.cq_umem_id)
+        .ok_or(Check::CqUmem)?;
+    require(
+        umem.is_queue_offset(request.cq_umem_offset),
+        Check::CqUmemOffset,
+    )?;
+    let ring = umem
+        .at(request.cq_umem_offset, CQE_BYTES << cqc.log_cq_size)
+        .ok_or(Check::CqUmemBounds)?;
+    require(cqc.dbr_umem_valid, Check::CqNoDbrUmem)?;
+    let dbr_umem = model
+        .objects
+        .umems
+        .get(cqc.dbr_umem_id)
+        .ok_or(Check::CqDbrUmem)?;
+    let dbr = dbr_umem
+        .at(cqc.dbr_addr, DBR_BYTES)
+        .ok_or(Check::CqDbrBounds)?;
+    require(dbr % DBR_BYTES == 0, Check::CqDbrAlign)?;
+    let uses = vec![
+        ObjectId::new(ObjectKind::Uar, cqc.uar_page),
+        ObjectId::new(ObjectKind::Umem, request.cq_umem_id),
+        ObjectId::new(ObjectKind::Umem, cqc.dbr_umem_id),
+    ];
+    let first = model.config().first_index;
+    let cq = Cq {
+        uid,
+        log_size: cqc.log_cq_size,
+        collapsed: cqc.cc,
+        overrun_ignore: cqc.oi,
+        ring,
+        dbr,
+        uses: uses.clone(),
+        producer: first,
+        consumer: first,
+        overflowed: false,
+        context: cqc,
+    };
+    let cqn = model
+        .objects
+        .cqs
+        .insert(|_| cq)
+        .map_err(|_| Check::CqExhausted)?;
+    model.objects.retain(&uses);
+    Ok(create_cq::Out {
+        cqn,
+        ..Default::default()
+    })
+}
+
+fn find(model: &NicModel, uid: u16, cqn: u32) -> Result<&Cq, Check> {
+    let cq = model.objects.cqs.get(cqn).ok_or(Check::CqNotFound)?;
+    require(cq.uid == uid, Check::CqUid)?;
+    Ok(cq)
+}
+
+pub(super) fn query(
+    model: &mut NicModel,
+    uid: u16,
+    request: query_cq::In,
+) -> Result<query_cq::Out, Check> {
+    let cq = find(model, uid, request.cqn)?;
+    Ok(query_cq::Out {
+        cq_context: Cqc {
+            status: if cq.overflowed {
+                CqStatus::Overflow
+            } else {
+                CqStatus::Ok
+            },
+            consumer_counter: (cq.consumer & 0xff_ffff) as u32,
+            producer_counter: (cq.producer & 0xff_ffff) as u32,
+            ..cq.context
+        },
+        ..Default::default()
+    })
+}
+
+pub(super) fn destroy(
+    model: &mut NicModel,
+    uid: u16,
+    request: destroy_cq::In,
+) -> Result<destroy_cq::Out, Check> {
+    find(model, uid, request.cqn)?;
+    let cq = model
+        .objects
+        .cqs
+        .remove(request.cqn)
+        .map_err(|_| Check::CqBusy)?;
+    model.objects.release(&cq.uses);
+    Ok(destroy_cq::Out::default())
+}

@@ -1,0 +1,146 @@
+//! CREATE_QP, QUERY_QP, DESTROY_QP.
+
+use warpverbs_wire::prm::qpc::{Qpc, RqType, SendDbrMode, ServiceType, TimestampFormat};
+use warpverbs_wire::prm::{create_qp, destroy_qp, query_qp};
+
+use super::require;
+use crate::model::NicModel;
+use crate::objects::{ObjectId, ObjectKind};
+use crate::qp::{DBR_BYTES, Qp, WQEBB_BYTES};
+use crate::syndrome::Check;
+
+pub(super) fn create(
+    model: &mut NicModel,
+    uid: u16,
+    request: create_qp::In,
+) -> Result<create_qp::Out, Check> {
+    let qpc = request.qpc;
+    require(request.input_qpn == 0, Check::QpNumber)?;
+    require(qpc.st == ServiceType::Rc, Check::QpService)?;
+    require(!qpc.wq_signature, Check::QpSignature)?;
+    require(!qpc.rlky, Check::QpReservedKey)?;
+    require(qpc.cs_req == 0 && qpc.cs_res == 0, Check::QpScatterToCqe)?;
+    require(
+        matches!(
+            qpc.ts_format,
+            TimestampFormat::FreeRunning | TimestampFormat::DefaultFormat
+        ),
+        Check::QpTimestamp,
+    )?;
+    require(qpc.send_dbr_mode == SendDbrMode::Dbr, Check::QpDbrMode)?;
+    require(qpc.rq_type == RqType::ZeroSize, Check::QpRqType)?;
+    require(!qpc.no_sq, Check::QpNoSq)?;
+    require(
+        qpc.log_sq_size <= model.config().log_max_sq_depth(),
+        Check::QpSqSize,
+    )?;
+    require(model.objects.pds.get(qpc.pd).is_some(), Check::QpPd)?;
+    require(owns_cq(model, uid, qpc.cqn_snd), Check::QpSendCq)?;
+    // A queue of length zero completes nothing; firmware still wants a CQ there (rdma-core always names one): assumed.
+    require(owns_cq(model, uid, qpc.cqn_rcv), Check::QpReceiveCq)?;
+    require(model.objects.uars.get(qpc.uar_page).is_some(), Check::QpUar)?;
+    // With a UMEM the page size is the UMEM's and log_page_size is ignored (DOCA doca_verbs_cq.cpp says so of CQs).
+    require(qpc.page_offset == 0, Check::QpPageOffset)?;
+    require(request.wq_umem_valid, Check::QpNoUmem)?;
+    let umem = model
+        .objects
+        .umems
+        .get(request.wq_umem_id)
+        .ok_or(Check::QpUmem)?;
+    require(
+        umem.is_queue_offset(request.wq_umem_offset),
+        Check::QpUmemOffset,
+    )?;
+    let ring = umem
+        .at(request.wq_umem_offset, WQEBB_BYTES << qpc.log_sq_size)
+        .ok_or(Check::QpUmemBounds)?;
+    require(qpc.dbr_umem_valid, Check::QpNoDbrUmem)?;
+    let dbr_umem = model
+        .objects
+        .umems
+        .get(qpc.dbr_umem_id)
+        .ok_or(Check::QpDbrUmem)?;
+    let dbr = dbr_umem
+        .at(qpc.dbr_addr, DBR_BYTES)
+        .ok_or(Check::QpDbrBounds)?;
+    require(dbr % DBR_BYTES == 0, Check::QpDbrAlign)?;
+    let uses = vec![
+        ObjectId::new(ObjectKind::Pd, qpc.pd),
+        ObjectId::new(ObjectKind::Cq, qpc.cqn_snd),
+        ObjectId::new(ObjectKind::Cq, qpc.cqn_rcv),
+        ObjectId::new(ObjectKind::Uar, qpc.uar_page),
+        ObjectId::new(ObjectKind::Umem, request.wq_umem_id),
+        ObjectId::new(ObjectKind::Umem, qpc.dbr_umem_id),
+    ];
+    let qp = Qp::new(
+        uid,
+        qpc,
+        ring,
+        dbr,
+        uses.clone(),
+        model.config().first_index,
+    );
+    let qpn = model
+        .objects
+        .qps
+        .insert(|_| qp)
+        .map_err(|_| Check::QpExhausted)?;
+    model.objects.retain(&uses);
+    Ok(create_qp::Out {
+        qpn,
+        ..Default::default()
+    })
+}
+
+fn owns_cq(model: &NicModel, uid: u16, cqn: u32) -> bool {
+    model.objects.cqs.get(cqn).is_some_and(|cq| cq.uid == uid)
+}
+
+pub(super) fn find(model: &NicModel, uid: u16, qpn: u32) -> Result<&Qp, Check> {
+    let qp = model.objects.qps.get(qpn).ok_or(Check::QpNotFound)?;
+    require(qp.uid == uid, Check::QpUid)?;
+    Ok(qp)
+}
+
+pub(super) fn find_mut(model: &mut NicModel, uid: u16, qpn: u32) -> Result<&mut Qp, Check> {
+    find(model, uid, qpn)?;
+    model.objects.qps.get_mut(qpn).ok_or(Check::QpNotFound)
+}
+
+/// `sw_sq_wqebb_counter` is the producer as the NIC knows it: the doorbell's index in RTS (hardware-facts), the doorbell
+/// record's in ERR; `hw_sq_wqebb_counter` is the consumer.
+pub(super) fn query(
+    model: &mut NicModel,
+    uid: u16,
+    request: query_qp::In,
+) -> Result<query_qp::Out, Check> {
+    let qp = find(model, uid, request.qpn)?;
+    Ok(query_qp::Out {
+        qpc: Qpc {
+            state: qp.state,
+            next_send_psn: qp.send_psn,
+            next_rcv_psn: qp.receive_psn,
+            hw_sq_wqebb_counter: qp.indices.consumer as u16,
+            sw_sq_wqebb_counter: qp.indices.producer as u16,
+            ..qp.context
+        },
+        ..Default::default()
+    })
+}
+
+/// Allowed in every state (IBA 10.2.4.4): outstanding work is dropped without completion.
+pub(super) fn destroy(
+    model: &mut NicModel,
+    uid: u16,
+    request: destroy_qp::In,
+) -> Result<destroy_qp::Out, Check> {
+    find(model, uid, request.qpn)?;
+    let qp = model
+        .objects
+        .qps
+        .remove(request.qpn)
+        .map_err(|_| Check::QpNotFound)?;
+    model.objects.release(&qp.uses);
+    model.forget(request.qpn);
+    Ok(destroy_qp::Out::default())
+}

@@ -1,0 +1,157 @@
+//! Completions: from a WQE that ended to a CQE in memory.
+//!
+//! Knows: what a CQE says, CQ overrun, and that the word with the owner bit is written last.
+//! Must not know: why a WQE ended.
+
+use warpverbs_sim_bus::{DmaAccess, Purpose};
+use warpverbs_wire::cqe::{Cqe, CqeOpcode, ErrorCqe, Syndrome, Tail};
+use warpverbs_wire::doorbell::{DBR_CQ_CONSUMER, cq_dbr_consumer};
+use warpverbs_wire::wqe::Opcode;
+
+use crate::findings::FindingKind;
+use crate::objects::{ObjectId, ObjectKind};
+use crate::qp::{Done, Outcome};
+use crate::work::Work;
+
+impl Work<'_> {
+    /// Writes the CQE that a WQE deserves, if it deserves one, and moves the consumer past the WQE. False if the CQE was
+    /// lost.
+    pub(crate) fn complete(&mut self, done: Done) -> bool {
+        let written = match done.outcome {
+            // Unsignalled successes give no CQE (hardware-facts).
+            Outcome::Success { signalled: false } => true,
+            _ => self.write_cqe(done),
+        };
+        match done.outcome {
+            Outcome::Success { .. } => {
+                *self
+                    .stats
+                    .executed
+                    .entry(done.slot.opcode.code())
+                    .or_default() += 1;
+            }
+            Outcome::Error { syndrome, .. } if written => {
+                if syndrome == Syndrome::Flushed {
+                    self.stats.flush_cqes += 1;
+                } else {
+                    self.stats.error_cqes += 1;
+                }
+            }
+            Outcome::Error { .. } => {}
+        }
+        if let Some(qp) = self.qp() {
+            let end = done.slot.index + done.slot.wqebbs;
+            // In ERR the record may end inside a WQE; the consumer never passes the producer.
+            qp.indices.consumer = end.min(qp.indices.producer.max(done.slot.index));
+        }
+        written
+    }
+
+    fn write_cqe(&mut self, done: Done) -> bool {
+        let Some((cqn, user_index)) = self
+            .qp()
+            .map(|qp| (qp.context.cqn_snd, qp.context.user_index))
+        else {
+            return false;
+        };
+        self.refresh_consumer(cqn);
+        let id = ObjectId::new(ObjectKind::Cq, cqn);
+        let Some(cq) = self.objects.cqs.get_mut(cqn) else {
+            return false;
+        };
+        if cq.overflowed {
+            return false;
+        }
+        if cq.looks_full() {
+            cq.overflowed = true;
+            let index = Some(cq.producer);
+            self.findings.add(id, index, FindingKind::CqOverrun, || {
+                format!("for WQE {:#x} of QP {:#x}", done.slot.index, self.qpn)
+            });
+            return false;
+        }
+        let owner = cq.owner() ^ self.faults.on_cqe(cqn, cq.producer);
+        let slot = cq.slot();
+        let bytes = self.emit(done, user_index, owner);
+        // The whole CQE is one write on the bus; owner bit and opcode become visible last (rdma-core reads them first and
+        // then the rest). That no other step of anyone comes in between is assumed.
+        let (head, tail) = bytes.split_at(Tail::OFFSET);
+        let access = DmaAccess::new(Purpose::Cqe);
+        let result = self
+            .dma
+            .write(access, slot, head)
+            .and_then(|()| self.dma.write(access, slot + Tail::OFFSET as u64, tail));
+        if let Err(fault) = result {
+            self.note_fault(id, &fault);
+            return false;
+        }
+        if let Some(cq) = self.objects.cqs.get_mut(cqn) {
+            cq.producer += 1;
+        }
+        self.stats.cqes += 1;
+        true
+    }
+
+    /// Reads the consumer index of the CQ's doorbell record, if the CQ seems full without it.
+    fn refresh_consumer(&mut self, cqn: u32) {
+        let Some(record) = self
+            .objects
+            .cqs
+            .get(cqn)
+            .filter(|cq| cq.looks_full())
+            .map(|cq| cq.dbr)
+        else {
+            return;
+        };
+        let id = ObjectId::new(ObjectKind::Cq, cqn);
+        let mut word = [0; 4];
+        let at = record + DBR_CQ_CONSUMER as u64;
+        if let Err(fault) = self.dma.read(DmaAccess::new(Purpose::Dbr), at, &mut word) {
+            self.note_fault(id, &fault);
+            return;
+        }
+        let value = cq_dbr_consumer(word);
+        if let Some(cq) = self.objects.cqs.get_mut(cqn)
+            && !cq.take_consumer(value)
+        {
+            let index = Some(cq.consumer);
+            self.findings
+                .add(id, index, FindingKind::CqConsumer { value }, String::new);
+        }
+    }
+
+    fn emit(&self, done: Done, user_index: u32, owner: bool) -> [u8; Cqe::LEN] {
+        let wqe_counter = done.slot.index as u16;
+        match done.outcome {
+            Outcome::Success { .. } => Cqe {
+                srqn_uidx: user_index,
+                byte_count: match done.slot.opcode {
+                    Opcode::RdmaRead => done.bytes as u32,
+                    _ => 0,
+                },
+                timestamp: self.clock,
+                send_opcode: done.slot.opcode.code(),
+                qpn: self.qpn,
+                wqe_counter,
+                opcode: CqeOpcode::Requester,
+                owner: owner.into(),
+                ..Cqe::default()
+            }
+            .emit(),
+            Outcome::Error { syndrome, vendor } => ErrorCqe {
+                srqn_uidx: user_index,
+                vendor_syndrome: vendor,
+                syndrome,
+                wqe_opcode: done.slot.opcode.code(),
+                qpn: self.qpn,
+                wqe_counter,
+                opcode: CqeOpcode::RequesterError,
+                // Error CQEs on record (…d3, …d2) have this bit set beside the owner bit (hardware-facts).
+                solicited: true,
+                owner: owner.into(),
+                ..ErrorCqe::default()
+            }
+            .emit(),
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! What the simulated NIC is: its configuration, its port and its capabilities.
+//!
+//! Knows: numbers that a driver can query.
+//! Must not know: objects.
+
+use warpverbs_wire::prm::hca_cap::{
+    AtomicCaps, GeneralCaps, GeneralCaps2, PortType, RoceCaps, TimestampCap,
+};
+
+use crate::error::NicError;
+
+/// How a [`crate::NicModel`] is made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NicConfig {
+    /// The device's name.
+    pub name: String,
+    /// Seed of the choice among QPs that have work.
+    pub seed: u64,
+    /// Index at which the send queue of a new or reset QP and a new CQ start. Hardware starts at 0; another value brings a
+    /// test near a wrap at once. Doorbell records must hold its low bits (16 of a send queue, 24 of a CQ) from the start.
+    pub first_index: u64,
+    /// What the port is.
+    pub link_layer: LinkLayer,
+    /// MAC address of the port; GIDs are made from it.
+    pub mac: [u8; 6],
+    /// LID of the port, if it is InfiniBand.
+    pub lid: u16,
+    /// Active MTU of the port in bytes.
+    pub mtu: u32,
+    /// log2 of the largest message in bytes.
+    pub log_max_message: u8,
+    /// log2 of the largest send queue in WQEBBs; at most 15.
+    pub log_max_sq_depth: u8,
+    /// log2 of the largest CQ.
+    pub log_max_cq_depth: u8,
+    /// Steps that pass before a request without answer is sent again. Stands for the local ACK timeout.
+    pub steps_per_retry: u32,
+}
+
+impl Default for NicConfig {
+    fn default() -> Self {
+        Self {
+            name: "sim0".to_owned(),
+            seed: 0,
+            first_index: 0,
+            link_layer: LinkLayer::Ethernet,
+            mac: [0x02, 0, 0, 0, 0, 0x01],
+            lid: 1,
+            mtu: 4096,
+            log_max_message: 30,
+            log_max_sq_depth: MAX_LOG_SQ_DEPTH,
+            log_max_cq_depth: 22,
+            steps_per_retry: 64,
+        }
+    }
+}
+
+/// log2 of the deepest send queue whose 16-bit indices are unambiguous.
+pub(crate) const MAX_LOG_SQ_DEPTH: u8 = 15;
+/// Ports of the NIC.
+pub(crate) const PORTS: u8 = 1;
+/// Completion vectors, with one event queue each.
+const VECTORS: u32 = 8;
+/// Number of the first event queue.
+const FIRST_EQ: u32 = 0x10;
+/// `gid_table_size` code: 8 * 2^code entries.
+const GID_TABLE_CODE: u16 = 1;
+const GIDS: u32 = 8 << GID_TABLE_CODE;
+/// `pkey_table_size` code: 128 * 2^code entries.
+const PKEY_TABLE_CODE: u16 = 0;
+/// Entries of the partition key table; only the first is filled.
+pub(crate) const PKEYS: u16 = 128 << PKEY_TABLE_CODE;
+/// log2 of the reads that a QP may have outstanding, or answer at a time.
+pub(crate) const LOG_MAX_READS: u8 = 4;
+/// Most bytes of a send WQE: 16 WQEBBs.
+pub(crate) const MAX_WQE_BYTES: u16 = 1024;
+
+/// Link layer of a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkLayer {
+    /// InfiniBand: addressed by LID.
+    InfiniBand,
+    /// RoCE: addressed by GID and MAC.
+    Ethernet,
+}
+
+/// A port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortInfo {
+    /// True if the port is active.
+    pub active: bool,
+    /// Link layer.
+    pub link_layer: LinkLayer,
+    /// Active MTU in bytes.
+    pub mtu: u32,
+    /// log2 of the largest message in bytes.
+    pub log_max_message: u8,
+    /// LID; zero on Ethernet.
+    pub lid: u16,
+    /// GID table entries.
+    pub gids: u32,
+}
+
+/// Kinds of GID.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GidKind {
+    /// InfiniBand.
+    InfiniBand,
+    /// RoCE v1.
+    RoceV1,
+    /// RoCE v2.
+    RoceV2,
+}
+
+/// One entry of the GID table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GidEntry {
+    /// The GID, in network byte order.
+    pub gid: [u8; 16],
+    /// Its kind.
+    pub kind: GidKind,
+    /// The port's MAC address; zeroes on InfiniBand.
+    pub mac: [u8; 6],
+}
+
+impl NicConfig {
+    /// The port `number`, counted from 1.
+    pub(crate) fn port(&self, number: u8) -> Result<PortInfo, NicError> {
+        if number != PORTS {
+            return Err(NicError::NoPort(number));
+        }
+        let infiniband = self.link_layer == LinkLayer::InfiniBand;
+        Ok(PortInfo {
+            active: true,
+            link_layer: self.link_layer,
+            mtu: self.mtu,
+            log_max_message: self.log_max_message,
+            lid: if infiniband { self.lid } else { 0 },
+            gids: GIDS,
+        })
+    }
+
+    /// Entry `index` of a port's GID table; `None` if it is empty. RoCE has link-local and IPv4-mapped GIDs, each as v1 and
+    /// as v2, in the order in which Linux adds them.
+    pub(crate) fn gid(&self, port: u8, index: u32) -> Result<Option<GidEntry>, NicError> {
+        self.port(port)?;
+        if index >= GIDS {
+            return Err(NicError::NoGid(index));
+        }
+        let entry = |gid, kind, mac| Some(GidEntry { gid, kind, mac });
+        Ok(match (self.link_layer, index) {
+            (LinkLayer::InfiniBand, 0) => entry(self.link_local(), GidKind::InfiniBand, [0; 6]),
+            (LinkLayer::Ethernet, 0) => entry(self.link_local(), GidKind::RoceV1, self.mac),
+            (LinkLayer::Ethernet, 1) => entry(self.link_local(), GidKind::RoceV2, self.mac),
+            (LinkLayer::Ethernet, 2) => entry(self.ipv4_mapped(), GidKind::RoceV1, self.mac),
+            (LinkLayer::Ethernet, 3) => entry(self.ipv4_mapped(), GidKind::RoceV2, self.mac),
+            _ => None,
+        })
+    }
+
+    /// True if `gid` is one of this NIC's.
+    pub(crate) fn owns_gid(&self, gid: [u8; 16]) -> bool {
+        gid == self.link_local()
+            || (self.link_layer == LinkLayer::Ethernet && gid == self.ipv4_mapped())
+    }
+
+    /// fe80::/64 with the EUI-64 of the MAC address (RFC 4291, appendix A).
+    fn link_local(&self) -> [u8; 16] {
+        let [a, b, c, d, e, f] = self.mac;
+        [
+            0xfe,
+            0x80,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            a ^ 2,
+            b,
+            c,
+            0xff,
+            0xfe,
+            d,
+            e,
+            f,
+        ]
+    }
+
+    /// ::ffff:10.d.e.f of the MAC address's last three bytes.
+    fn ipv4_mapped(&self) -> [u8; 16] {
+        let [_, _, _, d, e, f] = self.mac;
+        [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, d, e, f]
+    }
+
+    /// Event queue number of a completion vector.
+    pub(crate) fn event_queue(vector: u32) -> Result<u32, NicError> {
+        if vector < VECTORS {
+            Ok(FIRST_EQ + vector)
+        } else {
+            Err(NicError::NoVector(vector))
+        }
+    }
+
+    /// True if `eqn` is an event queue.
+    pub(crate) fn is_event_queue(eqn: u32) -> bool {
+        (FIRST_EQ..FIRST_EQ + VECTORS).contains(&eqn)
+    }
+
+    pub(crate) fn log_max_sq_depth(&self) -> u8 {
+        self.log_max_sq_depth.min(MAX_LOG_SQ_DEPTH)
+    }
+
+    pub(crate) fn log_max_cq_depth(&self) -> u8 {
+        // 24-bit indices tell a full CQ from an empty one up to 2^23 entries.
+        self.log_max_cq_depth.min(23)
+    }
+
+    pub(crate) fn general_caps(&self) -> GeneralCaps {
+        GeneralCaps {
+            hca_cap_2: true,
+            log_max_qp_sz: self.log_max_sq_depth(),
+            log_max_qp: 18,
+            log_max_cq_sz: self.log_max_cq_depth(),
+            log_max_cq: 18,
+            relaxed_ordering_write: true,
+            log_max_mkey: 24,
+            dump_fill_mkey: true,
+            null_mkey: true,
+            log_max_ra_req_qp: LOG_MAX_READS,
+            log_max_ra_res_qp: LOG_MAX_READS,
+            gid_table_size: GID_TABLE_CODE,
+            pkey_table_size: PKEY_TABLE_CODE,
+            local_ca_ack_delay: 16,
+            port_type: match self.link_layer {
+                LinkLayer::InfiniBand => PortType::InfiniBand,
+                LinkLayer::Ethernet => PortType::Ethernet,
+            },
+            num_ports: PORTS,
+            log_max_msg: self.log_max_message,
+            cqe_version: 1,
+            compact_address_vector: true,
+            roce: self.link_layer == LinkLayer::Ethernet,
+            atomic: false,
+            cq_oi: true,
+            rc: true,
+            uar_4k: true,
+            // 256 MiB of UAR space: the BAR.
+            uar_sz: 8,
+            log_pg_sz: 12,
+            bf: false,
+            log_bf_reg_size: 9,
+            qp_error_syndrome: false,
+            max_wqe_sz_sq: MAX_WQE_BYTES,
+            log_max_pd: 23,
+            sq_ts_format: TimestampCap::FreeRunning,
+            rq_ts_format: TimestampCap::FreeRunning,
+            log_max_uctx: 16,
+            log_max_umem: 24,
+            device_frequency_khz: 1_000_000,
+            ..GeneralCaps::default()
+        }
+    }
+
+    pub(crate) fn general_caps_2(&self) -> GeneralCaps2 {
+        GeneralCaps2::default()
+    }
+
+    pub(crate) fn roce_caps(&self) -> RoceCaps {
+        RoceCaps {
+            sw_r_roce_src_udp_port: true,
+            fl_rc_qp_when_roce_enabled: true,
+            qp_ts_format: TimestampCap::FreeRunning,
+            roce_version: 0b101,
+            r_roce_dest_udp_port: 4791,
+            r_roce_max_src_udp_port: 0xffff,
+            r_roce_min_src_udp_port: 0xc000,
+            roce_address_table_size: GIDS as u16,
+            ..RoceCaps::default()
+        }
+    }
+
+    pub(crate) fn atomic_caps(&self) -> AtomicCaps {
+        AtomicCaps::default()
+    }
+}

@@ -1,0 +1,286 @@
+//! What the NIC noticed that real hardware would silently get wrong, or only report as an error code.
+//!
+//! Knows: kinds of finding and how to say each in one line.
+//! Must not know: how they are detected.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::objects::ObjectId;
+
+/// How many findings of one kind on one object are kept; later ones are only counted.
+const KEPT_PER_OBJECT: u64 = 8;
+
+/// Something that is wrong whatever the outcome of the run looks like.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// What is wrong.
+    pub kind: FindingKind,
+    /// Where.
+    pub object: ObjectId,
+    /// The 64-bit WQEBB or CQE index concerned, if any.
+    pub index: Option<u64>,
+    /// What was found, such as the bytes of a WQE; may be empty.
+    pub detail: String,
+}
+
+/// Kinds of finding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FindingKind {
+    /// A fetched WQE carries the index of another slot or lap: its bytes are stale.
+    WqeIndex {
+        /// Low 16 bits of the index that was due.
+        expected: u16,
+        /// What the WQE has.
+        found: u16,
+    },
+    /// A fetched WQE names another QP.
+    WqeQpn {
+        /// What the WQE has.
+        found: u32,
+    },
+    /// A fetched WQE contradicts itself, or asks for what the QP does not offer.
+    WqeMalformed,
+    /// A fetched WQE has bytes set that its opcode does not use: they were left over.
+    WqeReserved {
+        /// Byte of the WQE.
+        byte: u16,
+    },
+    /// A fetched WQE ends behind the producer index.
+    WqeBeyondProducer {
+        /// The producer.
+        producer: u64,
+    },
+    /// A doorbell on a page that is not the QP's.
+    DoorbellWrongPage {
+        /// The page rung.
+        rung: u32,
+        /// The QP's page.
+        expected: u32,
+    },
+    /// A doorbell for a QP number that was never handed out.
+    DoorbellUnknownQp,
+    /// A doorbell for a QP that was destroyed.
+    DoorbellAfterDestroy,
+    /// A doorbell moved backwards.
+    DoorbellRegression {
+        /// The doorbell before.
+        last: u64,
+        /// This one.
+        rung: u64,
+    },
+    /// A doorbell for more WQEBBs than the queue has.
+    DoorbellBeyondQueue,
+    /// A doorbell while the QP could not send: it is lost.
+    DoorbellLost,
+    /// A store to a send doorbell that is neither of its forms.
+    DoorbellMalformed,
+    /// The doorbell record did not reach a doorbell by the time the next one came, or by the end.
+    DbrBehind {
+        /// The doorbell.
+        doorbell: u64,
+        /// The record.
+        dbr: u64,
+    },
+    /// As `DbrBehind`, and the record's receive word holds what belongs into the send word.
+    DbrWrongWord {
+        /// The doorbell.
+        doorbell: u64,
+    },
+    /// The doorbell record moved backwards.
+    DbrRegression {
+        /// The value before.
+        last: u64,
+        /// This one.
+        now: u64,
+    },
+    /// The doorbell record names more WQEBBs than the queue has.
+    DbrBeyondQueue {
+        /// The value, low 16 bits.
+        value: u16,
+    },
+    /// A CQE had no place: software has not consumed the one before it.
+    CqOverrun,
+    /// The CQ's doorbell record says that software consumed what was never produced.
+    CqConsumer {
+        /// The value, low 24 bits.
+        value: u32,
+    },
+    /// A work request used a key that was deregistered.
+    DeregisteredKey {
+        /// The key.
+        key: u32,
+    },
+    /// A DMA access failed on the bus: freed or unmapped memory.
+    DmaFault {
+        /// Bus address.
+        addr: u64,
+    },
+}
+
+impl FindingKind {
+    /// A short name that does not change.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::WqeIndex { .. } => "wqe-index",
+            Self::WqeQpn { .. } => "wqe-qpn",
+            Self::WqeMalformed => "wqe-malformed",
+            Self::WqeReserved { .. } => "wqe-reserved",
+            Self::WqeBeyondProducer { .. } => "wqe-beyond-producer",
+            Self::DoorbellWrongPage { .. } => "doorbell-wrong-page",
+            Self::DoorbellUnknownQp => "doorbell-unknown-qp",
+            Self::DoorbellAfterDestroy => "doorbell-after-destroy",
+            Self::DoorbellRegression { .. } => "doorbell-regression",
+            Self::DoorbellBeyondQueue => "doorbell-beyond-queue",
+            Self::DoorbellLost => "doorbell-lost",
+            Self::DoorbellMalformed => "doorbell-malformed",
+            Self::DbrBehind { .. } => "dbr-behind",
+            Self::DbrWrongWord { .. } => "dbr-wrong-word",
+            Self::DbrRegression { .. } => "dbr-regression",
+            Self::DbrBeyondQueue { .. } => "dbr-beyond-queue",
+            Self::CqOverrun => "cq-overrun",
+            Self::CqConsumer { .. } => "cq-consumer",
+            Self::DeregisteredKey { .. } => "deregistered-key",
+            Self::DmaFault { .. } => "dma-fault",
+        }
+    }
+}
+
+impl fmt::Display for FindingKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::WqeIndex { expected, found } => {
+                write!(
+                    f,
+                    "the WQE carries index {found:#x}, not {expected:#x}: stale bytes"
+                )
+            }
+            Self::WqeQpn { found } => write!(f, "the WQE carries QP number {found:#x}"),
+            Self::WqeMalformed => f.write_str("the WQE makes no sense"),
+            Self::WqeReserved { byte } => write!(
+                f,
+                "byte {byte} of the WQE is set, which its opcode does not use"
+            ),
+            Self::WqeBeyondProducer { producer } => {
+                write!(f, "the WQE ends behind producer {producer:#x}")
+            }
+            Self::DoorbellWrongPage { rung, expected } => {
+                write!(
+                    f,
+                    "rung on UAR page {rung:#x}, the QP's is {expected:#x}: ignored"
+                )
+            }
+            Self::DoorbellUnknownQp => f.write_str("no such QP was ever created: ignored"),
+            Self::DoorbellAfterDestroy => f.write_str("the QP was destroyed: ignored"),
+            Self::DoorbellRegression { last, rung } => {
+                write!(
+                    f,
+                    "the doorbell went back from {last:#x} to {rung:#x}: ignored"
+                )
+            }
+            Self::DoorbellBeyondQueue => {
+                f.write_str("the doorbell covers more WQEBBs than the queue has: ignored")
+            }
+            Self::DoorbellLost => f.write_str("the doorbell is lost"),
+            Self::DoorbellMalformed => f.write_str("the store is no doorbell: ignored"),
+            Self::DbrBehind { doorbell, dbr } => write!(
+                f,
+                "the send doorbell record stayed at {dbr:#x} behind doorbell {doorbell:#x}: after an error these WQEs would never complete"
+            ),
+            Self::DbrWrongWord { doorbell } => write!(
+                f,
+                "doorbell {doorbell:#x} is in the receive word of the doorbell record (word 0), not in the send word (word 1)"
+            ),
+            Self::DbrRegression { last, now } => {
+                write!(
+                    f,
+                    "the send doorbell record went back from {last:#x} to {now:#x}"
+                )
+            }
+            Self::DbrBeyondQueue { value } => {
+                write!(
+                    f,
+                    "the send doorbell record's {value:#x} covers more WQEBBs than the queue has"
+                )
+            }
+            Self::CqOverrun => f.write_str("a CQE was lost: the CQ is full"),
+            Self::CqConsumer { value } => {
+                write!(
+                    f,
+                    "the CQ doorbell record's {value:#x} is not between consumer and producer"
+                )
+            }
+            Self::DeregisteredKey { key } => write!(
+                f,
+                "the work request uses key {key:#x}, which was deregistered"
+            ),
+            Self::DmaFault { addr } => write!(f, "DMA at {addr:#x} failed"),
+        }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.kind.name(), self.object)?;
+        if let Some(index) = self.index {
+            write!(f, " index {index:#x}")?;
+        }
+        write!(f, ": {}", self.kind)?;
+        if !self.detail.is_empty() {
+            write!(f, " [{}]", self.detail)?;
+        }
+        Ok(())
+    }
+}
+
+/// The text of a pretty-printed structure on one line.
+pub(crate) fn one_line(text: impl fmt::Display) -> String {
+    let text = text.to_string();
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    lines.join(" | ")
+}
+
+/// The findings of a run.
+#[derive(Default)]
+pub(crate) struct Findings {
+    kept: Vec<Finding>,
+    counts: BTreeMap<(ObjectId, &'static str), u64>,
+    total: u64,
+}
+
+impl Findings {
+    /// Adds a finding. Of one kind on one object only the first few are kept.
+    pub(crate) fn add(
+        &mut self,
+        object: ObjectId,
+        index: Option<u64>,
+        kind: FindingKind,
+        detail: impl FnOnce() -> String,
+    ) {
+        self.total += 1;
+        let count = self.counts.entry((object, kind.name())).or_default();
+        *count += 1;
+        if *count <= KEPT_PER_OBJECT {
+            self.kept.push(Finding {
+                kind,
+                object,
+                index,
+                detail: detail(),
+            });
+        }
+    }
+
+    pub(crate) fn kept(&self) -> &[Finding] {
+        &self.kept
+    }
+
+    pub(crate) fn total(&self) -> u64 {
+        self.total
+    }
+
+    pub(crate) fn take(&mut self) -> Vec<Finding> {
+        self.counts.clear();
+        std::mem::take(&mut self.kept)
+    }
+}

@@ -1,0 +1,45 @@
+//! A simulated mlx5 NIC.
+//!
+//! Knows: the formats of `warpverbs-wire` and what firmware and hardware do with them. Each modelled behaviour is listed
+//! with its source in docs/hardware-facts.md.
+//! Must not know: GPUs, kernels, or the host crate. It is an oracle for both.
+//!
+//! [`NicModel`] executes command mailboxes ([`NicModel::command`]), driver calls (PD, MR, UMEM, UAR), doorbells
+//! ([`Device::mmio_write`](warpverbs_sim_bus::Device::mmio_write)) and, in small deterministic steps, work requests
+//! ([`Device::step`](warpverbs_sim_bus::Device::step)). What real hardware would silently corrupt ends up in
+//! [`NicModel::findings`].
+#![forbid(unsafe_code)]
+
+mod command;
+mod completion;
+mod config;
+mod cq;
+mod error;
+mod faults;
+mod findings;
+mod flush;
+mod keys;
+mod model;
+mod objects;
+mod qp;
+mod requester;
+mod responder;
+mod schedule;
+mod sq;
+mod stats;
+mod syndrome;
+mod uar;
+mod umem;
+mod work;
+
+pub use config::{GidEntry, GidKind, LinkLayer, NicConfig, PortInfo};
+pub use error::NicError;
+pub use faults::InjectedFault;
+pub use findings::{Finding, FindingKind};
+pub use keys::{MrKeys, access};
+pub use model::NicModel;
+pub use objects::{ObjectId, ObjectKind};
+pub use stats::NicStats;
+pub use syndrome::{Check, CommandError};
+pub use uar::UarKind;
+pub use umem::DmaRange;

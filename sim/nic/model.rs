@@ -1,0 +1,367 @@
+//! The NIC: driver calls, doorbells, and steps.
+//!
+//! Knows: what belongs to one NIC, and who does what.
+//! Must not know: mailboxes (`command`), WQEs (`requester`), or who calls.
+
+use warpverbs_sim_bus::{Device, Dma, Fault, FaultKind, Step};
+use warpverbs_wire::doorbell::Doorbell;
+use warpverbs_wire::prm::qpc::QpState;
+
+use crate::config::{GidEntry, NicConfig, PortInfo};
+use crate::error::NicError;
+use crate::faults::{Faults, InjectedFault};
+use crate::findings::{Finding, FindingKind, Findings};
+use crate::keys::{MKey, MrKeys, Rights};
+use crate::objects::{ObjectId, ObjectKind, Objects};
+use crate::schedule::{Schedule, Turn};
+use crate::sq::Rung;
+use crate::stats::NicStats;
+use crate::uar::{self, Register, UarKind};
+use crate::umem::{DmaRange, Umem};
+use crate::work::Work;
+
+/// A simulated NIC.
+pub struct NicModel {
+    config: NicConfig,
+    pub(crate) objects: Objects,
+    schedule: Schedule,
+    findings: Findings,
+    pub(crate) stats: NicStats,
+    faults: Faults,
+    packet: Vec<u8>,
+    clock: u64,
+    /// Low byte of the next MR's key.
+    next_variant: u8,
+}
+
+impl NicModel {
+    /// A NIC with no objects.
+    pub fn new(config: NicConfig) -> Self {
+        Self {
+            schedule: Schedule::new(config.seed),
+            config,
+            objects: Objects::new(),
+            findings: Findings::default(),
+            stats: NicStats::default(),
+            faults: Faults::default(),
+            packet: Vec::new(),
+            clock: 0,
+            next_variant: 0,
+        }
+    }
+
+    /// How it was made.
+    pub fn config(&self) -> &NicConfig {
+        &self.config
+    }
+
+    /// Allocates a protection domain and returns its number.
+    pub fn alloc_pd(&mut self) -> Result<u32, NicError> {
+        self.objects.pds.insert(|_| ())
+    }
+
+    /// Frees a protection domain that nothing uses.
+    pub fn dealloc_pd(&mut self, pdn: u32) -> Result<(), NicError> {
+        self.objects.pds.remove(pdn)
+    }
+
+    /// Registers memory. `access` has `IBV_ACCESS_*` bits ([`crate::access`]).
+    pub fn reg_mr(&mut self, pdn: u32, range: DmaRange, access: u32) -> Result<MrKeys, NicError> {
+        let pd = ObjectId::new(ObjectKind::Pd, pdn);
+        if self.objects.pds.get(pdn).is_none() {
+            return Err(NicError::NoObject(pd));
+        }
+        range.validate()?;
+        let rights = Rights::of_mr(access)?;
+        let variant = self.next_variant;
+        let index = self.objects.mkeys.insert(|_| MKey {
+            uid: 0,
+            variant,
+            pd: pdn,
+            range,
+            rights,
+            uses: vec![pd],
+        })?;
+        self.next_variant = variant.wrapping_add(1);
+        self.objects.retain(&[pd]);
+        let key = (index << 8) | u32::from(variant);
+        Ok(MrKeys {
+            lkey: key,
+            rkey: key,
+        })
+    }
+
+    /// Deregisters memory. Never refused for work in flight: what uses the key later fails.
+    pub fn dereg_mr(&mut self, lkey: u32) -> Result<(), NicError> {
+        let index = lkey >> 8;
+        let object = ObjectId::new(ObjectKind::MKey, index);
+        match self.objects.mkeys.get(index) {
+            Some(key) if key.variant == lkey as u8 => {}
+            _ => return Err(NicError::NoObject(object)),
+        }
+        let key = self.objects.mkeys.remove(index)?;
+        self.objects.release(&key.uses);
+        Ok(())
+    }
+
+    /// Registers memory for queues and doorbell records. `page_sizes` is a bitmap of page sizes; without it queues may
+    /// start at offset 0 only. Memory of a CQ needs local write in `access`.
+    pub fn reg_umem(
+        &mut self,
+        range: DmaRange,
+        page_sizes: u64,
+        access: u32,
+    ) -> Result<u32, NicError> {
+        let rights = Rights::of_mr(access)?;
+        let umem = Umem::new(range, page_sizes, rights.local_write)?;
+        self.objects.umems.insert(|_| umem)
+    }
+
+    /// Deregisters a UMEM that no queue, record or key uses.
+    pub fn dereg_umem(&mut self, id: u32) -> Result<(), NicError> {
+        self.objects.umems.remove(id).map(|_| ())
+    }
+
+    /// Allocates a doorbell page. Page `p` lies at byte `p * 4096` of the BAR.
+    pub fn alloc_uar(&mut self, kind: UarKind) -> Result<u32, NicError> {
+        self.objects.uars.insert(|_| kind)
+    }
+
+    /// Frees a doorbell page that no queue uses.
+    pub fn free_uar(&mut self, page: u32) -> Result<(), NicError> {
+        self.objects.uars.remove(page).map(|_| ())
+    }
+
+    /// Event queue number of a completion vector. No events are raised yet.
+    pub fn query_eqn(&self, vector: u32) -> Result<u32, NicError> {
+        NicConfig::event_queue(vector)
+    }
+
+    /// Queries a port; ports count from 1.
+    pub fn query_port(&self, port: u8) -> Result<PortInfo, NicError> {
+        self.config.port(port)
+    }
+
+    /// Reads one entry of a port's GID table; `None` if it is empty.
+    pub fn query_gid(&self, port: u8, index: u32) -> Result<Option<GidEntry>, NicError> {
+        self.config.gid(port, index)
+    }
+
+    /// The MAC address behind a GID. Only this NIC's own GIDs have neighbours: itself.
+    pub fn resolve_mac(
+        &self,
+        port: u8,
+        gid_index: u32,
+        remote: [u8; 16],
+    ) -> Result<[u8; 6], NicError> {
+        if self.config.gid(port, gid_index)?.is_none() {
+            return Err(NicError::NoGid(gid_index));
+        }
+        if self.config.owns_gid(remote) {
+            Ok(self.config.mac)
+        } else {
+            Err(NicError::Unreachable(remote))
+        }
+    }
+
+    /// What was noticed so far. Of one kind on one object only the first few are kept.
+    pub fn findings(&self) -> &[Finding] {
+        self.findings.kept()
+    }
+
+    /// How many findings there were, those not kept included.
+    pub fn findings_total(&self) -> u64 {
+        self.findings.total()
+    }
+
+    /// Takes the findings away.
+    pub fn take_findings(&mut self) -> Vec<Finding> {
+        self.findings.take()
+    }
+
+    /// Judges what only the end of a run shows: doorbell records that never reached their last doorbell. To be called when no
+    /// kernel runs and the NIC is idle.
+    pub fn end_of_run(&mut self) {
+        for (qpn, qp) in self.objects.qps.iter() {
+            if !matches!(qp.state, QpState::Rts | QpState::Err) {
+                continue;
+            }
+            if let Some(lag) = qp.indices.judge_last() {
+                let kind = FindingKind::DbrBehind {
+                    doorbell: lag.doorbell,
+                    dbr: lag.dbr,
+                };
+                let id = ObjectId::new(ObjectKind::Qp, qpn);
+                self.findings.add(id, Some(lag.doorbell), kind, || {
+                    "at the end of the run".to_owned()
+                });
+            }
+        }
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> &NicStats {
+        &self.stats
+    }
+
+    /// All live objects. Empty after a teardown that leaked nothing.
+    pub fn live_objects(&self) -> Vec<ObjectId> {
+        self.objects.live()
+    }
+
+    /// Plants a fault.
+    pub fn inject(&mut self, fault: InjectedFault) {
+        self.faults.plant(fault);
+    }
+
+    /// The QP may have work.
+    pub(crate) fn wake(&mut self, qpn: u32) {
+        self.schedule.wake(qpn);
+    }
+
+    /// The QP is gone or reset: it has no work.
+    pub(crate) fn forget(&mut self, qpn: u32) {
+        self.schedule.rest(qpn);
+        self.schedule.unwatch(qpn);
+    }
+
+    fn work<'a>(&'a mut self, qpn: u32, dma: &'a mut dyn Dma) -> Work<'a> {
+        Work {
+            qpn,
+            objects: &mut self.objects,
+            schedule: &mut self.schedule,
+            findings: &mut self.findings,
+            stats: &mut self.stats,
+            faults: &mut self.faults,
+            config: &self.config,
+            packet: &mut self.packet,
+            clock: self.clock,
+            dma,
+        }
+    }
+
+    /// Takes a send doorbell on an allocated page. What hardware ignores is ignored, and noted.
+    fn ring(&mut self, page: u32, bytes: [u8; 8]) {
+        let uar = ObjectId::new(ObjectKind::Uar, page);
+        let doorbell = match Doorbell::parse(bytes) {
+            Ok(doorbell) => doorbell,
+            Err(error) => {
+                return self
+                    .findings
+                    .add(uar, None, FindingKind::DoorbellMalformed, || {
+                        error.to_string()
+                    });
+            }
+        };
+        let qpn = doorbell.qpn();
+        let id = ObjectId::new(ObjectKind::Qp, qpn);
+        let detail = || format!("{doorbell:?} on UAR {page:#x}");
+        let destroyed = self.objects.qps.is_destroyed(qpn);
+        let Some(qp) = self.objects.qps.get_mut(qpn) else {
+            let kind = if destroyed {
+                FindingKind::DoorbellAfterDestroy
+            } else {
+                FindingKind::DoorbellUnknownQp
+            };
+            return self.findings.add(id, None, kind, detail);
+        };
+        let consumer = Some(qp.indices.consumer);
+        let expected = qp.context.uar_page;
+        if page != expected {
+            let kind = FindingKind::DoorbellWrongPage {
+                rung: page,
+                expected,
+            };
+            return self.findings.add(id, consumer, kind, detail);
+        }
+        self.stats.doorbells += 1;
+        match qp.state {
+            QpState::Rts => match qp.indices.ring(doorbell.producer()) {
+                Rung::Accepted => qp.indices.follow_doorbell(),
+                Rung::Regressed { last, rung } => {
+                    let kind = FindingKind::DoorbellRegression { last, rung };
+                    self.findings.add(id, consumer, kind, detail);
+                }
+                Rung::Beyond => {
+                    self.findings
+                        .add(id, consumer, FindingKind::DoorbellBeyondQueue, detail);
+                }
+            },
+            // Only the doorbell record counts in ERR (hardware-facts); the doorbell makes the NIC look at it.
+            QpState::Err => {}
+            state => {
+                return self
+                    .findings
+                    .add(id, consumer, FindingKind::DoorbellLost, || {
+                        format!("the QP is in {state:?}; {}", detail())
+                    });
+            }
+        }
+        qp.dbr_due = true;
+        self.schedule.wake(qpn);
+    }
+}
+
+impl Device for NicModel {
+    fn name(&self) -> &str {
+        &self.config.name
+    }
+
+    fn step(&mut self, dma: &mut dyn Dma) -> Step {
+        match self.schedule.next() {
+            Turn::Idle => Step::Idle,
+            Turn::Work(qpn) => {
+                self.clock += 1;
+                self.work(qpn, dma).step();
+                Step::Progress
+            }
+            Turn::Watch => {
+                // All of them: "idle" must mean that none has news.
+                let was_idle = self.schedule.is_idle();
+                let mut news = false;
+                for qpn in self.schedule.watched() {
+                    news |= self.work(qpn, dma).look_after();
+                }
+                if was_idle && !news {
+                    Step::Idle
+                } else {
+                    Step::Progress
+                }
+            }
+        }
+    }
+
+    fn mmio_write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Fault> {
+        let refuse =
+            |kind, detail: String| Err(Fault::new(kind, offset, bytes.len() as u64, detail));
+        let (page, register) = uar::locate(offset);
+        let uar = ObjectId::new(ObjectKind::Uar, page);
+        if self.objects.uars.get(page).is_none() {
+            return if self.objects.uars.is_destroyed(page) {
+                refuse(FaultKind::Freed, format!("{uar} was freed"))
+            } else {
+                refuse(FaultKind::Unmapped, format!("{uar} was never allocated"))
+            };
+        }
+        match (register, <[u8; 8]>::try_from(bytes)) {
+            (Register::Send, Ok(bytes)) => self.ring(page, bytes),
+            (Register::CqArm, Ok(_)) => self.stats.cq_arms += 1,
+            (Register::Send | Register::CqArm, Err(_)) => {
+                return refuse(
+                    FaultKind::Refused,
+                    format!("a doorbell of {uar} is one store of 8 bytes"),
+                );
+            }
+            (Register::BlueFlame, _) => {
+                return refuse(
+                    FaultKind::Refused,
+                    format!("BlueFlame stores to {uar} are not modelled"),
+                );
+            }
+            (Register::None, _) => {
+                return refuse(FaultKind::Unmapped, format!("{uar} has no such register"));
+            }
+        }
+        Ok(())
+    }
+}

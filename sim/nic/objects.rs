@@ -1,0 +1,272 @@
+//! The NIC's objects by number, and who uses whom.
+//!
+//! Knows: kinds of object, numbers, reference counts.
+//! Must not know: what an object does, or how a caller asks for it.
+//!
+//! Numbers are not handed out again until a kind's whole range is used up, so that a late use of a destroyed object
+//! is recognised instead of hitting its successor. Each kind starts at a number of its own: a CQ number used as a QP
+//! number names nothing.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::cq::Cq;
+use crate::error::NicError;
+use crate::keys::MKey;
+use crate::qp::Qp;
+use crate::uar::UarKind;
+use crate::umem::Umem;
+
+/// Kinds of object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum ObjectKind {
+    /// Protection domain.
+    Pd,
+    /// Doorbell page.
+    Uar,
+    /// Memory for queues and doorbell records.
+    Umem,
+    /// Memory key.
+    MKey,
+    /// Completion queue.
+    Cq,
+    /// Queue pair.
+    Qp,
+}
+
+impl fmt::Display for ObjectKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Pd => "PD",
+            Self::Uar => "UAR",
+            Self::Umem => "UMEM",
+            Self::MKey => "MKey",
+            Self::Cq => "CQ",
+            Self::Qp => "QP",
+        })
+    }
+}
+
+/// An object's name in messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ObjectId {
+    /// Its kind.
+    pub kind: ObjectKind,
+    /// Its number.
+    pub id: u32,
+}
+
+impl ObjectId {
+    /// A name.
+    pub const fn new(kind: ObjectKind, id: u32) -> Self {
+        Self { kind, id }
+    }
+}
+
+impl fmt::Display for ObjectId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {:#x}", self.kind, self.id)
+    }
+}
+
+struct Counted<T> {
+    users: u32,
+    object: T,
+}
+
+/// All objects of one kind.
+pub(crate) struct Table<T> {
+    kind: ObjectKind,
+    first: u32,
+    limit: u32,
+    next: u32,
+    wrapped: bool,
+    live: BTreeMap<u32, Counted<T>>,
+}
+
+impl<T> Table<T> {
+    /// An empty table whose numbers run from `first` to `limit - 1`.
+    fn new(kind: ObjectKind, first: u32, limit: u32) -> Self {
+        Self {
+            kind,
+            first,
+            limit,
+            next: first,
+            wrapped: false,
+            live: BTreeMap::new(),
+        }
+    }
+
+    /// Adds the object that `make` builds from its number.
+    pub(crate) fn insert(&mut self, make: impl FnOnce(u32) -> T) -> Result<u32, NicError> {
+        if self.live.len() as u64 >= u64::from(self.limit - self.first) {
+            return Err(NicError::Exhausted(self.kind));
+        }
+        loop {
+            let id = self.next;
+            self.next += 1;
+            if self.next == self.limit {
+                self.next = self.first;
+                self.wrapped = true;
+            }
+            if !self.live.contains_key(&id) {
+                let object = make(id);
+                self.live.insert(id, Counted { users: 0, object });
+                return Ok(id);
+            }
+        }
+    }
+
+    pub(crate) fn get(&self, id: u32) -> Option<&T> {
+        self.live.get(&id).map(|slot| &slot.object)
+    }
+
+    pub(crate) fn get_mut(&mut self, id: u32) -> Option<&mut T> {
+        self.live.get_mut(&id).map(|slot| &mut slot.object)
+    }
+
+    /// How many objects use this one; `None` if there is no such object.
+    pub(crate) fn users(&self, id: u32) -> Option<u32> {
+        self.live.get(&id).map(|slot| slot.users)
+    }
+
+    /// Removes an object that nothing uses.
+    pub(crate) fn remove(&mut self, id: u32) -> Result<T, NicError> {
+        let object = ObjectId::new(self.kind, id);
+        match self.users(id) {
+            None => Err(NicError::NoObject(object)),
+            Some(0) => match self.live.remove(&id) {
+                Some(slot) => Ok(slot.object),
+                None => Err(NicError::NoObject(object)),
+            },
+            Some(users) => Err(NicError::Busy { object, users }),
+        }
+    }
+
+    /// True if the number was handed out and its object is gone.
+    pub(crate) fn is_destroyed(&self, id: u32) -> bool {
+        !self.live.contains_key(&id)
+            && (self.first..self.limit).contains(&id)
+            && (self.wrapped || id < self.next)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        self.live.iter().map(|(id, slot)| (*id, &slot.object))
+    }
+
+    fn adjust(&mut self, id: u32, by: impl FnOnce(u32) -> u32) {
+        if let Some(slot) = self.live.get_mut(&id) {
+            slot.users = by(slot.users);
+        }
+    }
+}
+
+/// Every object of the NIC.
+pub(crate) struct Objects {
+    pub(crate) pds: Table<()>,
+    pub(crate) uars: Table<UarKind>,
+    pub(crate) umems: Table<Umem>,
+    pub(crate) mkeys: Table<MKey>,
+    pub(crate) cqs: Table<Cq>,
+    pub(crate) qps: Table<Qp>,
+}
+
+const NUMBERS_24: u32 = 1 << 24;
+
+impl Objects {
+    /// No objects.
+    pub(crate) fn new() -> Self {
+        Self {
+            pds: Table::new(ObjectKind::Pd, 0x11, NUMBERS_24),
+            // One UAR page for each 4 KiB of the BAR.
+            uars: Table::new(
+                ObjectKind::Uar,
+                1,
+                (warpverbs_sim_bus::BAR_SIZE >> 12) as u32,
+            ),
+            umems: Table::new(ObjectKind::Umem, 0x21, NUMBERS_24),
+            // The first indices are the NIC's own keys (QUERY_SPECIAL_CONTEXTS).
+            mkeys: Table::new(ObjectKind::MKey, 0x1801, NUMBERS_24),
+            cqs: Table::new(ObjectKind::Cq, 0x401, NUMBERS_24),
+            qps: Table::new(ObjectKind::Qp, 0x101, NUMBERS_24),
+        }
+    }
+
+    /// Counts one user more for each of `objects`.
+    pub(crate) fn retain(&mut self, objects: &[ObjectId]) {
+        self.adjust(objects, |users| users.saturating_add(1));
+    }
+
+    /// Counts one user less for each of `objects`.
+    pub(crate) fn release(&mut self, objects: &[ObjectId]) {
+        self.adjust(objects, |users| users.saturating_sub(1));
+    }
+
+    fn adjust(&mut self, objects: &[ObjectId], by: fn(u32) -> u32) {
+        for object in objects {
+            match object.kind {
+                ObjectKind::Pd => self.pds.adjust(object.id, by),
+                ObjectKind::Uar => self.uars.adjust(object.id, by),
+                ObjectKind::Umem => self.umems.adjust(object.id, by),
+                ObjectKind::MKey => self.mkeys.adjust(object.id, by),
+                ObjectKind::Cq => self.cqs.adjust(object.id, by),
+                ObjectKind::Qp => self.qps.adjust(object.id, by),
+            }
+        }
+    }
+
+    /// All live objects.
+    pub(crate) fn live(&self) -> Vec<ObjectId> {
+        fn ids<T>(table: &Table<T>) -> impl Iterator<Item = ObjectId> + '_ {
+            table.iter().map(|(id, _)| ObjectId::new(table.kind, id))
+        }
+        ids(&self.pds)
+            .chain(ids(&self.uars))
+            .chain(ids(&self.umems))
+            .chain(ids(&self.mkeys))
+            .chain(ids(&self.cqs))
+            .chain(ids(&self.qps))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_reused_only_after_the_whole_range() {
+        let mut table = Table::new(ObjectKind::Uar, 1, 4);
+        assert_eq!(table.insert(|_| ()).unwrap(), 1);
+        assert_eq!(table.insert(|_| ()).unwrap(), 2);
+        table.remove(1).unwrap();
+        assert!(table.is_destroyed(1));
+        assert!(!table.is_destroyed(3), "never handed out");
+        assert_eq!(table.insert(|_| ()).unwrap(), 3);
+        assert_eq!(table.insert(|_| ()).unwrap(), 1);
+        assert_eq!(
+            table.insert(|_| ()),
+            Err(NicError::Exhausted(ObjectKind::Uar))
+        );
+    }
+
+    #[test]
+    fn a_used_object_is_not_removed() {
+        let mut objects = Objects::new();
+        let pd = objects.pds.insert(|_| ()).unwrap();
+        let id = ObjectId::new(ObjectKind::Pd, pd);
+        objects.retain(&[id, id]);
+        objects.release(&[id]);
+        assert_eq!(
+            objects.pds.remove(pd),
+            Err(NicError::Busy {
+                object: id,
+                users: 1
+            })
+        );
+        objects.release(&[id]);
+        assert_eq!(objects.pds.remove(pd), Ok(()));
+        assert_eq!(objects.pds.remove(pd), Err(NicError::NoObject(id)));
+    }
+}

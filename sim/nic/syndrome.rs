@@ -1,0 +1,190 @@
+//! The checks that commands make, each with the status and the syndrome by which it refuses.
+//!
+//! Knows: names, numbers, sources of checks.
+//! Must not know: how a check is made.
+//!
+//! Firmware syndromes are unpublished (hardware-facts), so the numbers are this NIC's own; statuses are those that the
+//! PRM's meaning of the status suggests. `source` says where the rule comes from; `assumed` where it is ours.
+
+use std::fmt;
+
+use warpverbs_wire::prm::Status;
+
+macro_rules! checks {
+    ($($(#[$meta:meta])* $name:ident = $syndrome:literal, $status:ident, $text:literal, $source:literal;)*) => {
+        /// A check of a command.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[non_exhaustive]
+        #[allow(missing_docs, reason = "the text of each says what it demands")]
+        pub enum Check {
+            $($(#[$meta])* $name,)*
+        }
+
+        impl Check {
+            /// Every check.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
+
+            /// The syndrome in the output mailbox: unique to the check.
+            pub const fn syndrome(self) -> u32 {
+                match self { $(Self::$name => $syndrome,)* }
+            }
+
+            /// The status in the output mailbox.
+            pub const fn status(self) -> Status {
+                match self { $(Self::$name => Status::$status,)* }
+            }
+
+            /// What the check demands.
+            pub const fn text(self) -> &'static str {
+                match self { $(Self::$name => $text,)* }
+            }
+
+            /// Where the rule comes from.
+            pub const fn source(self) -> &'static str {
+                match self { $(Self::$name => $source,)* }
+            }
+        }
+    };
+}
+
+checks! {
+    InputLength = 0x01_0001, BadInputLength, "the input mailbox is at least as long as the command's", "PRM, command return status";
+    OutputLength = 0x01_0002, BadOutputLength, "the output mailbox is at least as long as the command's", "PRM, command return status";
+    Opcode = 0x01_0003, BadOperation, "the opcode is one this NIC executes", "PRM, command return status";
+    OpMod = 0x01_0004, BadOperation, "op_mod is one the command has", "PRM, command return status";
+    ReservedBits = 0x01_0005, BadParameter, "reserved bits are zero", "PRM, command return status";
+
+    CapSet = 0x02_0001, BadParameter, "the capability set is one this NIC has", "mlx5_ifc query_hca_cap_in.op_mod";
+    CapOtherFunction = 0x02_0002, BadParameter, "the capabilities are those of this function", "assumed";
+
+    CqCompression = 0x03_0001, BadParameter, "CQE compression is off", "assumed: not modelled";
+    CqCqeSize = 0x03_0002, BadParameter, "cqe_sz is 64 bytes", "assumed: not modelled";
+    CqSize = 0x03_0003, LimitExceeded, "log_cq_size is at most log_max_cq_sz", "mlx5_ifc cmd_hca_cap.log_max_cq_sz";
+    CqUar = 0x03_0004, BadResource, "uar_page is allocated", "mlx5_ifc cqc.uar_page";
+    CqEqn = 0x03_0005, BadResource, "c_eqn is an event queue", "mlx5_ifc cqc.c_eqn";
+    CqPageOffset = 0x03_0006, BadParameter, "page_offset is zero: the UMEM offset says where the CQ begins", "assumed";
+    CqNoUmem = 0x03_0007, BadParameter, "cq_umem_valid is set", "assumed: page lists are not modelled";
+    CqUmem = 0x03_0008, BadResource, "cq_umem_id is a UMEM", "DOCA mlx5_prm.h create_cq_in";
+    CqUmemOffset = 0x03_0009, BadParameter, "cq_umem_offset is a multiple of 1/64 of the UMEM's page and of 64 bytes", "mlx5_ifc cqc.page_offset, 6 bits";
+    CqUmemBounds = 0x03_000a, BadParameter, "the CQ ends inside the UMEM", "DOCA mlx5_prm.h create_cq_in";
+    CqNoDbrUmem = 0x03_000b, BadParameter, "dbr_umem_valid is set", "assumed: bus addresses are not for users";
+    CqDbrUmem = 0x03_000c, BadResource, "dbr_umem_id is a UMEM", "DOCA mlx5_prm.h cqc";
+    CqDbrAlign = 0x03_000d, BadParameter, "dbr_addr is a multiple of 8", "hardware-facts: DBR 8-byte aligned";
+    CqDbrBounds = 0x03_000e, BadParameter, "the doorbell record ends inside the UMEM", "DOCA mlx5_prm.h cqc";
+    CqExhausted = 0x03_000f, NoResources, "a CQ number is left", "PRM, command return status";
+    CqNotFound = 0x03_0010, BadResource, "the CQ exists", "PRM, command return status";
+    CqUid = 0x03_0011, BadResource, "the CQ is of the caller's uid", "Linux devx.c: objects belong to a uid";
+    CqUmemAccess = 0x03_0013, BadParameter, "the CQ's UMEM allows local write", "assumed";
+    CqBusy = 0x03_0012, ResourceBusy, "no QP uses the CQ", "lifecycle: a referenced object is not destroyed";
+
+    QpService = 0x04_0001, BadParameter, "st is RC", "assumed: other services are not modelled";
+    QpPd = 0x04_0002, BadResource, "pd is a PD", "mlx5_ifc qpc.pd";
+    QpSendCq = 0x04_0003, BadResource, "cqn_snd is a CQ of the caller", "mlx5_ifc qpc.cqn_snd";
+    QpReceiveCq = 0x04_0004, BadResource, "cqn_rcv is a CQ of the caller", "mlx5_ifc qpc.cqn_rcv";
+    QpNoSq = 0x04_0005, BadParameter, "the QP has a send queue", "assumed: not modelled";
+    QpSqSize = 0x04_0006, LimitExceeded, "log_sq_size is at most log_max_qp_sz", "mlx5_ifc cmd_hca_cap.log_max_qp_sz";
+    QpRqType = 0x04_0007, BadParameter, "rq_type is a queue of length zero", "assumed: receive queues are not modelled yet";
+    QpUar = 0x04_0008, BadResource, "uar_page is allocated", "mlx5_ifc qpc.uar_page";
+    QpPageOffset = 0x04_0009, BadParameter, "page_offset is zero: the UMEM offset says where the queue begins", "assumed";
+    QpNoUmem = 0x04_000a, BadParameter, "wq_umem_valid is set", "assumed: page lists are not modelled";
+    QpUmem = 0x04_000b, BadResource, "wq_umem_id is a UMEM", "mlx5_ifc create_qp_in.wq_umem_id";
+    QpUmemOffset = 0x04_000c, BadParameter, "wq_umem_offset is a multiple of 1/64 of the UMEM's page and of 64 bytes", "mlx5_ifc qpc.page_offset, 6 bits";
+    QpUmemBounds = 0x04_000d, BadParameter, "the send queue ends inside the UMEM", "mlx5_ifc create_qp_in.wq_umem_id";
+    QpNoDbrUmem = 0x04_000e, BadParameter, "dbr_umem_valid is set", "assumed: bus addresses are not for users";
+    QpDbrUmem = 0x04_000f, BadResource, "dbr_umem_id is a UMEM", "mlx5_ifc qpc.dbr_umem_id";
+    QpDbrAlign = 0x04_0010, BadParameter, "dbr_addr is a multiple of 8", "hardware-facts: DBR 8-byte aligned";
+    QpDbrBounds = 0x04_0011, BadParameter, "the doorbell record ends inside the UMEM", "mlx5_ifc qpc.dbr_addr";
+    QpDbrMode = 0x04_0012, BadParameter, "send_dbr_mode is one the capabilities name", "DOCA cmd_hca_cap_2.send_dbr_mode_no_dbr_ext";
+    QpScatterToCqe = 0x04_0013, BadParameter, "cs_req and cs_res are zero", "hardware-facts: cs_req = cs_res = 0";
+    QpSignature = 0x04_0014, BadParameter, "wq_signature is off", "assumed: not modelled";
+    QpNumber = 0x04_0015, BadParameter, "input_qpn is zero", "assumed: the NIC chooses the number";
+    QpTimestamp = 0x04_0016, BadParameter, "ts_format is free-running or default", "mlx5_ifc roce_cap.qp_ts_format";
+    QpReservedKey = 0x04_0017, BadParameter, "rlky is off: the reserved key is for privileged users", "mlx5_ifc qpc.rlky";
+    QpExhausted = 0x04_0018, NoResources, "a QP number is left", "PRM, command return status";
+    QpNotFound = 0x04_0019, BadResource, "the QP exists", "PRM, command return status";
+    QpUid = 0x04_001a, BadResource, "the QP is of the caller's uid", "Linux devx.c: objects belong to a uid";
+
+    InitState = 0x05_0001, BadQpState, "RST2INIT finds the QP in RST", "PRM, QP state machine; IBA 10.3.1";
+    RtrState = 0x05_0002, BadQpState, "INIT2RTR finds the QP in INIT", "PRM, QP state machine; IBA 10.3.1";
+    RtsState = 0x05_0003, BadQpState, "RTR2RTS finds the QP in RTR", "PRM, QP state machine; IBA 10.3.1";
+    OptParam = 0x05_0004, BadParameter, "opt_param_mask names only fields that the transition takes", "Linux mlx5 qp.c: opt_mask";
+    PathMigration = 0x05_0005, BadParameter, "pm_state is MIGRATED", "hardware-facts: pm_state MIGRATED";
+    Port = 0x05_0006, BadIndex, "vhca_port_num is a port", "mlx5_ifc ads.vhca_port_num";
+    PkeyIndex = 0x05_0007, BadIndex, "pkey_index is in the table", "mlx5_ifc ads.pkey_index";
+    RemoteAtomic = 0x05_0008, BadParameter, "rae is off: atomics are not offered", "hardware-facts: rae by capability";
+    Mtu = 0x05_0009, BadParameter, "mtu is one of 256 to 4096 bytes and at most the port's", "mlx5_ifc qpc.mtu; IBA 10.3.1";
+    MaxMessage = 0x05_000a, BadParameter, "log_msg_max is at most the device's", "mlx5_ifc cmd_hca_cap.log_max_msg";
+    GidIndex = 0x05_000b, BadIndex, "src_addr_index is a filled entry of the GID table", "mlx5_ifc ads.src_addr_index";
+    RemoteAddress = 0x05_000c, BadParameter, "the path has a remote address: rgid_rip and rmac on RoCE, rlid or a GRH on InfiniBand", "mlx5_ifc ads; IBA 10.3.1";
+    ResponderDepth = 0x05_000d, BadParameter, "log_rra_max is at most the device's", "mlx5_ifc cmd_hca_cap.log_max_ra_res_qp";
+    RequesterDepth = 0x05_000e, BadParameter, "log_sra_max is at most the device's", "mlx5_ifc cmd_hca_cap.log_max_ra_req_qp";
+
+    MkeyMode = 0x06_0001, BadParameter, "the access mode is MTT", "assumed: others are not modelled";
+    MkeyNoUmem = 0x06_0002, BadParameter, "mkey_umem_valid is set", "assumed: page lists are not modelled";
+    MkeyUmem = 0x06_0003, BadResource, "mkey_umem_id is a UMEM", "uverbs-abi: create_mkey mkey_umem_id";
+    MkeyPd = 0x06_0004, BadResource, "pd is a PD", "mlx5_ifc mkc.pd";
+    MkeyLength = 0x06_0005, BadParameter, "len is not zero and length64 is off", "mlx5_ifc mkc.len";
+    MkeyBounds = 0x06_0006, BadParameter, "the key's range ends inside the UMEM", "uverbs-abi: create_mkey mkey_umem_offset";
+    MkeyAddress = 0x06_0007, BadParameter, "start_addr + len does not leave the address space", "mlx5_ifc mkc.start_addr";
+    MkeyQpn = 0x06_0008, BadParameter, "qpn is 0xffffff: any QP", "mlx5_ifc mkc.qpn; others assumed";
+    MkeyRights = 0x06_0009, BadParameter, "remote write and remote atomic come with local write", "IBA 10.6.3.1";
+    MkeyUmr = 0x06_000a, BadParameter, "free and umr_en are off", "assumed: UMR is not modelled";
+    MkeyFlags = 0x06_000b, BadParameter, "data_direct and pg_access are off", "mlx5_ifc cmd_hca_cap.data_direct";
+    MkeyExhausted = 0x06_000c, NoResources, "an MKey index is left", "PRM, command return status";
+    MkeyNotFound = 0x06_000d, BadResource, "the MKey exists", "PRM, command return status";
+    MkeyUmemAccess = 0x06_000f, BadParameter, "a key with local write has a UMEM with local write", "assumed";
+    MkeyUid = 0x06_000e, BadResource, "the MKey is of the caller's uid", "Linux devx.c: objects belong to a uid";
+}
+
+/// A refused command. Status and syndrome are in the output mailbox too, as far as it is long enough.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CommandError {
+    /// Opcode of the input mailbox; zero if it was too short to have one.
+    pub opcode: u16,
+    /// The check that failed.
+    pub check: Check,
+}
+
+impl CommandError {
+    /// The status in the output mailbox.
+    pub fn status(&self) -> u8 {
+        self.check.status().code()
+    }
+
+    /// The syndrome in the output mailbox.
+    pub fn syndrome(&self) -> u32 {
+        self.check.syndrome()
+    }
+}
+
+impl fmt::Display for CommandError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "command {:#x} refused: must hold: {} (status {:#x}, syndrome {:#x}; {})",
+            self.opcode,
+            self.check.text(),
+            self.status(),
+            self.syndrome(),
+            self.check.source()
+        )
+    }
+}
+
+impl std::error::Error for CommandError {}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_check_has_a_syndrome_of_its_own_and_fails() {
+        let numbers: BTreeSet<_> = Check::ALL.iter().map(|check| check.syndrome()).collect();
+        assert_eq!(numbers.len(), Check::ALL.len());
+        assert!(!numbers.contains(&0));
+        assert!(Check::ALL.iter().all(|check| check.status() != Status::Ok));
+        assert!(Check::ALL.iter().all(|check| !check.source().is_empty()));
+    }
+}

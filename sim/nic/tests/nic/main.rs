@@ -1,0 +1,11 @@
+//! The NIC through its public doors: mailboxes, driver calls, doorbells, and memory.
+
+mod commands;
+mod completions;
+mod doorbells;
+mod errors;
+mod formats;
+mod objects;
+mod properties;
+mod rig;
+mod transfers;

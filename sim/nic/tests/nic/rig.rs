@@ -1,0 +1,627 @@
+//! A NIC on a bus with flat memory, and the little of a driver that tests need.
+
+use std::sync::{Arc, Mutex};
+
+use warpverbs_sim_bus::{
+    Access, Agent, Bus, Fault, FaultKind, FenceKind, Memory, RmwOp, Scope, Space, bar_base,
+};
+use warpverbs_sim_nic::{
+    CommandError, DmaRange, FindingKind, MrKeys, NicConfig, NicModel, UarKind, access,
+};
+use warpverbs_wire::cqe::{Completion, Cqe, CqeOpcode, ErrorCqe, is_new};
+use warpverbs_wire::doorbell::{DBR_SEND, cq_dbr_word, dbr_word, doorbell};
+use warpverbs_wire::prm::ads::Ads;
+use warpverbs_wire::prm::cqc::Cqc;
+use warpverbs_wire::prm::qpc::{Mtu, PathMigration, QpState, Qpc, RqType};
+use warpverbs_wire::prm::{
+    Command, create_cq, create_qp, init2rtr_qp, qp_2err, qp_2rst, query_qp, rst2init_qp, rtr2rts_qp,
+};
+use warpverbs_wire::wqe::{Control, DataPointer, Opcode, RemoteAddress, SIGNALLED};
+
+pub(crate) const ALL_RIGHTS: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ;
+pub(crate) const PAGE_4K: u64 = 1 << 12;
+
+/// Flat memory that hands out addresses and never reuses them.
+struct Flat {
+    bytes: Vec<u8>,
+    live: Vec<(u64, u64)>,
+    next: u64,
+}
+
+impl Flat {
+    fn new(len: usize) -> Self {
+        Self {
+            bytes: vec![0; len],
+            live: vec![],
+            next: Space::Device.base(),
+        }
+    }
+
+    fn at(&mut self, addr: u64, len: usize) -> Result<&mut [u8], Fault> {
+        let len64 = len as u64;
+        if !self
+            .live
+            .iter()
+            .any(|(start, size)| addr >= *start && addr + len64 <= start + size)
+        {
+            return Err(Fault::new(
+                FaultKind::Freed,
+                addr,
+                len64,
+                "no live allocation",
+            ));
+        }
+        let start = (addr - Space::Device.base()) as usize;
+        Ok(&mut self.bytes[start..start + len])
+    }
+}
+
+impl Memory for Flat {
+    fn alloc(&mut self, _: Space, len: u64, align: u64, _: &str) -> Result<u64, Fault> {
+        let addr = self.next.next_multiple_of(align);
+        self.next = addr + len;
+        assert!(
+            self.next - Space::Device.base() <= self.bytes.len() as u64,
+            "test memory is used up"
+        );
+        self.live.push((addr, len));
+        Ok(addr)
+    }
+    fn free(&mut self, addr: u64) -> Result<(), Fault> {
+        self.live.retain(|(start, _)| *start != addr);
+        Ok(())
+    }
+    fn load(&mut self, _: Access, _: u64, _: u32) -> Result<u64, Fault> {
+        unimplemented!("no scalar access in these tests")
+    }
+    fn store(&mut self, _: Access, _: u64, _: u32, _: u64) -> Result<(), Fault> {
+        unimplemented!("no scalar access in these tests")
+    }
+    fn rmw(&mut self, _: Access, _: u64, _: u32, _: RmwOp, _: u64, _: u64) -> Result<u64, Fault> {
+        unimplemented!("no scalar access in these tests")
+    }
+    fn fence(&mut self, _: Agent, _: FenceKind, _: Scope) {}
+    fn read(&mut self, _: Access, addr: u64, bytes: &mut [u8]) -> Result<(), Fault> {
+        bytes.copy_from_slice(self.at(addr, bytes.len())?);
+        Ok(())
+    }
+    fn write(&mut self, _: Access, addr: u64, bytes: &[u8]) -> Result<(), Fault> {
+        self.at(addr, bytes.len())?.copy_from_slice(bytes);
+        Ok(())
+    }
+    fn describe(&self, addr: u64) -> String {
+        format!("{addr:#x}")
+    }
+}
+
+/// A bus with one NIC, a PD and a UAR page.
+pub(crate) struct Rig {
+    pub(crate) bus: Arc<Bus>,
+    pub(crate) nic: Arc<Mutex<NicModel>>,
+    pub(crate) pd: u32,
+    pub(crate) uar: u32,
+}
+
+/// A completion queue and its reader.
+#[derive(Clone, Debug)]
+pub(crate) struct TestCq {
+    pub(crate) cqn: u32,
+    pub(crate) ring: u64,
+    pub(crate) dbr: u64,
+    pub(crate) depth: u32,
+    pub(crate) collapsed: bool,
+    pub(crate) umem: u32,
+    /// Next CQE to read.
+    pub(crate) next: u64,
+}
+
+/// A send queue and its writer.
+#[derive(Clone, Debug)]
+pub(crate) struct TestQp {
+    pub(crate) qpn: u32,
+    pub(crate) ring: u64,
+    pub(crate) dbr: u64,
+    pub(crate) umem: u32,
+    pub(crate) uar: u32,
+    pub(crate) depth: u64,
+    /// Next WQEBB to write.
+    pub(crate) next: u64,
+}
+
+/// Registered memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TestMr {
+    pub(crate) addr: u64,
+    pub(crate) len: u64,
+    pub(crate) iova: u64,
+    pub(crate) keys: MrKeys,
+}
+
+impl Rig {
+    pub(crate) fn new() -> Self {
+        Self::with(NicConfig::default())
+    }
+
+    pub(crate) fn with(config: NicConfig) -> Self {
+        let bus = Bus::new(Box::new(Flat::new(64 << 20)));
+        let mut model = NicModel::new(config);
+        let pd = model.alloc_pd().unwrap();
+        let uar = model.alloc_uar(UarKind::NonCachedDedicated).unwrap();
+        let nic = Arc::new(Mutex::new(model));
+        assert_eq!(bus.attach(nic.clone()), 0);
+        Self { bus, nic, pd, uar }
+    }
+
+    pub(crate) fn nic(&self) -> std::sync::MutexGuard<'_, NicModel> {
+        self.nic.lock().unwrap()
+    }
+
+    pub(crate) fn alloc(&self, len: u64) -> u64 {
+        let mut state = self.bus.lock();
+        state
+            .memory
+            .alloc(Space::Device, len, 1 << 16, "test")
+            .unwrap()
+    }
+
+    pub(crate) fn free(&self, addr: u64) {
+        self.bus.lock().memory.free(addr).unwrap();
+    }
+
+    pub(crate) fn write(&self, addr: u64, bytes: &[u8]) {
+        self.bus
+            .lock()
+            .memory
+            .write(Access::HOST_COPY, addr, bytes)
+            .unwrap();
+    }
+
+    pub(crate) fn read(&self, addr: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.bus
+            .lock()
+            .memory
+            .read(Access::HOST_COPY, addr, &mut bytes)
+            .unwrap();
+        bytes
+    }
+
+    /// Steps the NIC until it is idle.
+    pub(crate) fn run(&self) -> u64 {
+        let steps = self.bus.lock().run_devices(10_000_000);
+        assert!(steps < 10_000_000, "the NIC never becomes idle");
+        steps
+    }
+
+    pub(crate) fn command<C: Command>(&self, command: C) -> Result<C::Out, CommandError> {
+        let input = command.encode().unwrap();
+        let mut output = C::reply();
+        self.nic().command(input.as_ref(), output.as_mut())?;
+        Ok(C::decode(output.as_ref()).unwrap())
+    }
+
+    pub(crate) fn umem(&self, len: u64) -> (u32, u64) {
+        let bus_addr = self.alloc(len);
+        let range = DmaRange {
+            bus_addr,
+            len,
+            iova: 0,
+        };
+        let id = self
+            .nic()
+            .reg_umem(range, PAGE_4K, access::LOCAL_WRITE)
+            .unwrap();
+        (id, bus_addr)
+    }
+
+    pub(crate) fn mr(&self, len: u64, rights: u32) -> TestMr {
+        let addr = self.alloc(len);
+        self.mr_at(self.pd, addr, len, addr ^ 0x5500_0000_0000, rights)
+    }
+
+    pub(crate) fn mr_at(&self, pd: u32, addr: u64, len: u64, iova: u64, rights: u32) -> TestMr {
+        let range = DmaRange {
+            bus_addr: addr,
+            len,
+            iova,
+        };
+        let keys = self.nic().reg_mr(pd, range, rights).unwrap();
+        TestMr {
+            addr,
+            len,
+            iova,
+            keys,
+        }
+    }
+
+    /// What CREATE_CQ needs, with a ring of `1 << log` CQEs and the record in one UMEM.
+    pub(crate) fn cq_request(&self, log: u8) -> (create_cq::In, TestCq) {
+        let depth = 1u32 << log;
+        let ring_len = u64::from(depth) * 64;
+        let (umem, ring) = self.umem(ring_len + 64);
+        self.write(ring, &vec![0xff; ring_len as usize]);
+        let first = self.nic().config().first_index;
+        let dbr = ring + ring_len;
+        self.write(dbr, &cq_dbr_word(first).to_le_bytes());
+        let eqn = self.nic().query_eqn(0).unwrap();
+        let request = create_cq::In {
+            cq_context: Cqc {
+                log_cq_size: log,
+                uar_page: self.uar,
+                c_eqn: eqn,
+                dbr_umem_valid: true,
+                dbr_umem_id: umem,
+                dbr_addr: ring_len,
+                ..Cqc::default()
+            },
+            cq_umem_id: umem,
+            cq_umem_valid: true,
+            cq_umem_offset: 0,
+        };
+        let cq = TestCq {
+            cqn: 0,
+            ring,
+            dbr,
+            depth,
+            collapsed: false,
+            umem,
+            next: first,
+        };
+        (request, cq)
+    }
+
+    pub(crate) fn cq(&self, log: u8) -> TestCq {
+        let (request, mut cq) = self.cq_request(log);
+        cq.cqn = self.command(request).unwrap().cqn;
+        cq
+    }
+
+    /// A CQ that ignores overrun, collapsed or not.
+    pub(crate) fn cq_oi(&self, log: u8, collapsed: bool) -> TestCq {
+        let (mut request, mut cq) = self.cq_request(log);
+        request.cq_context.oi = true;
+        request.cq_context.cc = collapsed;
+        cq.collapsed = collapsed;
+        cq.cqn = self.command(request).unwrap().cqn;
+        cq
+    }
+
+    /// What CREATE_QP needs, with `1 << log` WQEBBs and the record in one UMEM.
+    pub(crate) fn qp_request(&self, cq: &TestCq, log: u8) -> (create_qp::In, TestQp) {
+        let depth = 1u64 << log;
+        let (umem, ring) = self.umem(depth * 64 + 64);
+        let first = self.nic().config().first_index;
+        let dbr = ring + depth * 64;
+        self.write(dbr + DBR_SEND as u64, &dbr_word(first).to_le_bytes());
+        let request = create_qp::In {
+            qpc: Qpc {
+                pd: self.pd,
+                cqn_snd: cq.cqn,
+                cqn_rcv: cq.cqn,
+                uar_page: self.uar,
+                log_sq_size: log,
+                rq_type: RqType::ZeroSize,
+                user_index: 0x12_3456,
+                dbr_umem_valid: true,
+                dbr_umem_id: umem,
+                dbr_addr: depth * 64,
+                ..Qpc::default()
+            },
+            wq_umem_id: umem,
+            wq_umem_valid: true,
+            ..create_qp::In::default()
+        };
+        let qp = TestQp {
+            qpn: 0,
+            ring,
+            dbr,
+            umem,
+            uar: self.uar,
+            depth,
+            next: first,
+        };
+        (request, qp)
+    }
+
+    pub(crate) fn qp(&self, cq: &TestCq, log: u8) -> TestQp {
+        let (request, mut qp) = self.qp_request(cq, log);
+        qp.qpn = self.command(request).unwrap().qpn;
+        qp
+    }
+
+    pub(crate) fn rst2init(&self, qpn: u32) -> rst2init_qp::In {
+        rst2init_qp::In {
+            qpn,
+            qpc: Qpc {
+                pm_state: PathMigration::Migrated,
+                rre: true,
+                rwe: true,
+                primary_address_path: Ads {
+                    vhca_port_num: 1,
+                    ..Ads::default()
+                },
+                ..Qpc::default()
+            },
+            ..rst2init_qp::In::default()
+        }
+    }
+
+    pub(crate) fn init2rtr(&self, qpn: u32, remote_qpn: u32) -> init2rtr_qp::In {
+        let gid = self.nic().query_gid(1, 3).unwrap().unwrap();
+        init2rtr_qp::In {
+            qpn,
+            qpc: Qpc {
+                mtu: Mtu::Bytes1024,
+                log_msg_max: 30,
+                remote_qpn,
+                next_rcv_psn: 0xff_fffe,
+                primary_address_path: Ads {
+                    src_addr_index: 3,
+                    rgid_rip: gid.gid,
+                    rmac: gid.mac,
+                    hop_limit: 64,
+                    ..Ads::default()
+                },
+                ..Qpc::default()
+            },
+            ..init2rtr_qp::In::default()
+        }
+    }
+
+    pub(crate) fn rtr2rts(&self, qpn: u32) -> rtr2rts_qp::In {
+        rtr2rts_qp::In {
+            qpn,
+            qpc: Qpc {
+                next_send_psn: 0xff_fffe,
+                retry_count: 7,
+                rnr_retry: 7,
+                primary_address_path: Ads {
+                    ack_timeout: 14,
+                    ..Ads::default()
+                },
+                ..Qpc::default()
+            },
+            ..rtr2rts_qp::In::default()
+        }
+    }
+
+    /// Brings a fresh QP to RTS with `remote_qpn` as peer.
+    pub(crate) fn to_rts(&self, qpn: u32, remote_qpn: u32) {
+        self.command(self.rst2init(qpn)).unwrap();
+        self.command(self.init2rtr(qpn, remote_qpn)).unwrap();
+        self.command(self.rtr2rts(qpn)).unwrap();
+    }
+
+    /// Two connected QPs, both with their completions in `cq`.
+    pub(crate) fn pair(&self, cq: &TestCq, log: u8) -> (TestQp, TestQp) {
+        let (a, b) = (self.qp(cq, log), self.qp(cq, log));
+        self.to_rts(a.qpn, b.qpn);
+        self.to_rts(b.qpn, a.qpn);
+        (a, b)
+    }
+
+    pub(crate) fn to_error(&self, qpn: u32) {
+        self.command(qp_2err::In { qpn }).unwrap();
+    }
+
+    pub(crate) fn to_reset(&self, qpn: u32) {
+        self.command(qp_2rst::In { qpn }).unwrap();
+    }
+
+    pub(crate) fn query_qp(&self, qpn: u32) -> Qpc {
+        self.command(query_qp::In { qpn }).unwrap().qpc
+    }
+
+    pub(crate) fn state(&self, qpn: u32) -> QpState {
+        self.query_qp(qpn).state
+    }
+
+    pub(crate) fn mmio(&self, page: u32, offset: u64, bytes: &[u8]) -> Result<(), Fault> {
+        let addr = bar_base(0) + u64::from(page) * 4096 + offset;
+        self.bus.lock().mmio_write(addr, bytes)
+    }
+
+    /// Names of the findings, in order; they are taken away.
+    pub(crate) fn take_findings(&self) -> Vec<&'static str> {
+        let findings = self.nic().take_findings();
+        for finding in &findings {
+            assert!(!finding.to_string().contains('\n'), "{finding}");
+        }
+        findings.iter().map(|finding| finding.kind.name()).collect()
+    }
+
+    pub(crate) fn finding_kinds(&self) -> Vec<FindingKind> {
+        self.nic()
+            .findings()
+            .iter()
+            .map(|finding| finding.kind)
+            .collect()
+    }
+
+    #[track_caller]
+    pub(crate) fn assert_no_findings(&self) {
+        self.nic().end_of_run();
+        let lines: Vec<String> = self
+            .nic()
+            .findings()
+            .iter()
+            .map(|f| f.to_string())
+            .collect();
+        assert!(lines.is_empty(), "{lines:#?}");
+    }
+}
+
+impl TestCq {
+    /// Takes the next CQE, if it is there, and moves the consumer in the doorbell record.
+    pub(crate) fn poll(&mut self, rig: &Rig) -> Option<Completion> {
+        let slot = if self.collapsed {
+            0
+        } else {
+            self.next & u64::from(self.depth - 1)
+        };
+        let bytes = rig.read(self.ring + slot * 64, 64);
+        if !is_new(bytes[63], self.next, self.depth) && !(self.collapsed && bytes[63] >> 4 != 0xf) {
+            return None;
+        }
+        self.next += 1;
+        rig.write(self.dbr, &cq_dbr_word(self.next).to_le_bytes());
+        Some(Completion::parse(&bytes).unwrap())
+    }
+
+    #[track_caller]
+    pub(crate) fn success(&mut self, rig: &Rig) -> Cqe {
+        match self.poll(rig) {
+            Some(Completion::Done(cqe)) => {
+                assert_eq!(cqe.opcode, CqeOpcode::Requester);
+                cqe
+            }
+            other => panic!(
+                "no success but {other:?}; findings {:?}",
+                rig.finding_kinds()
+            ),
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn failure(&mut self, rig: &Rig) -> ErrorCqe {
+        match self.poll(rig) {
+            Some(Completion::Failed(cqe)) => {
+                assert_eq!(cqe.opcode, CqeOpcode::RequesterError);
+                cqe
+            }
+            other => panic!("no error but {other:?}"),
+        }
+    }
+
+    /// Syndrome, vendor syndrome and WQE counter of the next CQE, which is an error's.
+    #[track_caller]
+    pub(crate) fn error(&mut self, rig: &Rig) -> (u8, u8, u16) {
+        let cqe = self.failure(rig);
+        (cqe.syndrome.code(), cqe.vendor_syndrome, cqe.wqe_counter)
+    }
+
+    #[track_caller]
+    pub(crate) fn assert_empty(&mut self, rig: &Rig) {
+        assert_eq!(self.poll(rig), None);
+    }
+}
+
+impl TestQp {
+    /// Writes a WQE of whole segments at the producer, around the end of the ring if need be, and moves the producer.
+    pub(crate) fn put(&mut self, rig: &Rig, bytes: &[u8]) -> u64 {
+        assert_eq!(bytes.len() % 16, 0);
+        let index = self.next;
+        for (block, chunk) in (index..).zip(bytes.chunks(64)) {
+            rig.write(self.ring + (block & (self.depth - 1)) * 64, chunk);
+        }
+        self.next += bytes.len().div_ceil(64) as u64;
+        index
+    }
+
+    /// Posts a WQE: control segment for this slot, then `segments`.
+    pub(crate) fn post(&mut self, rig: &Rig, opcode: Opcode, flags: u8, segments: &[u8]) -> u64 {
+        let control = self.control(opcode, flags, segments.len());
+        let mut bytes = control.emit().to_vec();
+        bytes.extend_from_slice(segments);
+        self.put(rig, &bytes)
+    }
+
+    pub(crate) fn control(&self, opcode: Opcode, flags: u8, segment_bytes: usize) -> Control {
+        Control {
+            index: self.next as u16,
+            opcode,
+            qpn: self.qpn,
+            ds: 1 + (segment_bytes / 16) as u8,
+            flags,
+            ..Control::default()
+        }
+    }
+
+    pub(crate) fn dbr(&self, rig: &Rig) {
+        self.dbr_at(rig, self.next);
+    }
+
+    pub(crate) fn dbr_at(&self, rig: &Rig, index: u64) {
+        rig.write(self.dbr + DBR_SEND as u64, &dbr_word(index).to_le_bytes());
+    }
+
+    pub(crate) fn doorbell(&self, rig: &Rig) {
+        self.doorbell_at(rig, self.next);
+    }
+
+    pub(crate) fn doorbell_at(&self, rig: &Rig, index: u64) {
+        rig.mmio(self.uar, 0x800, &doorbell(index, self.qpn).to_le_bytes())
+            .unwrap();
+    }
+
+    /// Doorbell record, then doorbell.
+    pub(crate) fn ring(&self, rig: &Rig) {
+        self.dbr(rig);
+        self.doorbell(rig);
+    }
+
+    pub(crate) fn write(&mut self, rig: &Rig, from: Piece, to: Piece) -> u64 {
+        self.post(
+            rig,
+            Opcode::RdmaWrite,
+            SIGNALLED,
+            &[to.remote(), from.local()].concat(),
+        )
+    }
+
+    pub(crate) fn nop(&mut self, rig: &Rig) -> u64 {
+        self.post(rig, Opcode::Nop, SIGNALLED, &[])
+    }
+}
+
+/// A part of an MR.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece {
+    pub(crate) key: u32,
+    pub(crate) iova: u64,
+    pub(crate) len: u32,
+}
+
+impl TestMr {
+    pub(crate) fn piece(&self, offset: u64, len: u32) -> Piece {
+        Piece {
+            key: self.keys.lkey,
+            iova: self.iova + offset,
+            len,
+        }
+    }
+}
+
+impl Piece {
+    pub(crate) fn local(self) -> Vec<u8> {
+        let pointer = DataPointer {
+            byte_count: self.len,
+            key: self.key,
+            address: self.iova,
+        };
+        pointer.emit().to_vec()
+    }
+
+    pub(crate) fn remote(self) -> Vec<u8> {
+        let remote = RemoteAddress {
+            address: self.iova,
+            key: self.key,
+        };
+        remote.emit().to_vec()
+    }
+}
+
+/// An inline data segment.
+pub(crate) fn inline(data: &[u8]) -> Vec<u8> {
+    let mut bytes = (0x8000_0000 | data.len() as u32).to_be_bytes().to_vec();
+    bytes.extend_from_slice(data);
+    bytes.resize(bytes.len().next_multiple_of(16), 0);
+    bytes
+}
+
+/// Bytes that differ from their neighbours and from those of another salt.
+pub(crate) fn pattern(len: usize, salt: u8) -> Vec<u8> {
+    (0..len)
+        .map(|i| (i as u8).wrapping_mul(31).wrapping_add((i >> 8) as u8) ^ salt)
+        .collect()
+}

@@ -1,0 +1,65 @@
+//! Doorbell pages (UARs) and what a store to one means.
+//!
+//! Knows: the registers of a page.
+//! Must not know: queue pairs.
+
+/// Kinds of doorbell page (`MLX5DV_UAR_ALLOC_TYPE_*`). All answer the same registers; they differ in how a CPU maps them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UarKind {
+    /// Not cached, and shared with no other allocation.
+    NonCachedDedicated,
+    /// Not cached.
+    NonCached,
+    /// Write-combining, for BlueFlame.
+    BlueFlame,
+}
+
+/// log2 of a page's bytes: `log_uar_page_sz` 0, 4 KiB pages.
+const LOG_PAGE: u32 = 12;
+/// The CQ doorbell (`MLX5_CQ_DOORBELL`).
+const CQ_DOORBELL: u64 = 0x20;
+/// The send doorbell: first BlueFlame buffer (`MLX5_BF_OFFSET`).
+const SEND_DOORBELL: u64 = 0x800;
+/// End of the page's four BlueFlame buffers of 256 bytes each: two rings of `bf_reg_size` 512 (rdma-core
+/// providers/mlx5, alternating buffers).
+const BLUEFLAME_END: u64 = 0xc00;
+
+/// What an offset in a page is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Register {
+    /// A send queue doorbell.
+    Send,
+    /// A completion queue doorbell: arms the CQ for an event.
+    CqArm,
+    /// A BlueFlame buffer beyond the doorbell itself.
+    BlueFlame,
+    /// Nothing.
+    None,
+}
+
+/// The page number and register at byte `offset` of the BAR.
+pub(crate) fn locate(offset: u64) -> (u32, Register) {
+    let page = (offset >> LOG_PAGE) as u32;
+    let register = match offset & ((1 << LOG_PAGE) - 1) {
+        SEND_DOORBELL => Register::Send,
+        CQ_DOORBELL => Register::CqArm,
+        SEND_DOORBELL..BLUEFLAME_END => Register::BlueFlame,
+        _ => Register::None,
+    };
+    (page, register)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offsets_name_page_and_register() {
+        assert_eq!(locate(0x3800), (3, Register::Send));
+        assert_eq!(locate(0x1020), (1, Register::CqArm));
+        assert_eq!(locate(0x1804), (1, Register::BlueFlame));
+        assert_eq!(locate(0x1900), (1, Register::BlueFlame));
+        assert_eq!(locate(0x1000), (1, Register::None));
+        assert_eq!(locate(0x1c00), (1, Register::None));
+    }
+}

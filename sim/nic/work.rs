@@ -1,0 +1,244 @@
+//! One step of work for one QP: which part of the NIC it goes to, and what those parts share.
+//!
+//! Knows: QP state decides who works; how a doorbell record is read and a WQE is fetched.
+//! Must not know: what a WQE does.
+
+use warpverbs_sim_bus::{Dma, DmaAccess, Fault, Purpose};
+use warpverbs_wire::doorbell::{DBR_RECEIVE, DBR_SEND, dbr_producer};
+use warpverbs_wire::prm::qpc::QpState;
+use warpverbs_wire::wqe::{Control, MAX_DS, SEGMENT, wqebbs};
+
+use crate::config::{MAX_WQE_BYTES, NicConfig};
+use crate::faults::Faults;
+use crate::findings::{FindingKind, Findings, one_line};
+use crate::objects::{ObjectId, ObjectKind, Objects};
+use crate::qp::{Qp, Slot, WQEBB_BYTES};
+use crate::schedule::Schedule;
+use crate::sq::{Lag, Recorded};
+use crate::stats::NicStats;
+
+/// All that a step may touch.
+pub(crate) struct Work<'a> {
+    pub(crate) qpn: u32,
+    pub(crate) objects: &'a mut Objects,
+    pub(crate) schedule: &'a mut Schedule,
+    pub(crate) findings: &'a mut Findings,
+    pub(crate) stats: &'a mut NicStats,
+    pub(crate) faults: &'a mut Faults,
+    pub(crate) config: &'a NicConfig,
+    /// One packet's payload.
+    pub(crate) packet: &'a mut Vec<u8>,
+    /// Steps so far: the clock of CQE timestamps.
+    pub(crate) clock: u64,
+    pub(crate) dma: &'a mut dyn Dma,
+}
+
+/// A fetched WQE.
+pub(crate) struct Fetched {
+    bytes: [u8; MAX_WQE_BYTES as usize],
+    len: usize,
+    pub(crate) slot: Slot,
+}
+
+impl Fetched {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or_default()
+    }
+
+    /// The control segment. A fetched WQE has at least one WQEBB.
+    pub(crate) fn control(&self) -> Control {
+        Control::parse(&self.bytes).unwrap_or_default()
+    }
+}
+
+impl Work<'_> {
+    /// Takes one step for the QP.
+    pub(crate) fn step(&mut self) {
+        let Some(qp) = self.objects.qps.get_mut(self.qpn) else {
+            return self.schedule.rest(self.qpn);
+        };
+        match qp.state {
+            QpState::Rts | QpState::Err if qp.dbr_due => self.read_dbr(),
+            QpState::Rts => self.send(),
+            QpState::Err => self.flush(),
+            _ => {}
+        }
+        self.settle();
+    }
+
+    /// Reads the doorbell record of a QP that has nothing else to do. True if it has now.
+    pub(crate) fn look_after(&mut self) -> bool {
+        let Some(qp) = self.objects.qps.get(self.qpn).filter(|qp| qp.is_watched()) else {
+            self.schedule.unwatch(self.qpn);
+            return false;
+        };
+        if !qp.is_busy() {
+            self.read_dbr();
+        }
+        self.settle()
+    }
+
+    /// Puts the QP on the lists where it belongs; true if it has work.
+    fn settle(&mut self) -> bool {
+        let Some(qp) = self.objects.qps.get(self.qpn) else {
+            return false;
+        };
+        let busy = qp.is_busy();
+        if qp.is_watched() {
+            self.schedule.watch(self.qpn);
+        } else {
+            self.schedule.unwatch(self.qpn);
+        }
+        if busy {
+            self.schedule.wake(self.qpn);
+        } else {
+            self.schedule.rest(self.qpn);
+        }
+        busy
+    }
+
+    pub(crate) fn qp(&mut self) -> Option<&mut Qp> {
+        self.objects.qps.get_mut(self.qpn)
+    }
+
+    pub(crate) fn id(&self) -> ObjectId {
+        ObjectId::new(ObjectKind::Qp, self.qpn)
+    }
+
+    /// Notes a DMA access that the bus refused.
+    pub(crate) fn note_fault(&mut self, object: ObjectId, fault: &Fault) {
+        let kind = FindingKind::DmaFault { addr: fault.addr };
+        self.findings.add(object, None, kind, || fault.to_string());
+    }
+
+    fn read_word(&mut self, addr: u64) -> Option<[u8; 4]> {
+        let mut word = [0; 4];
+        match self.dma.read(DmaAccess::new(Purpose::Dbr), addr, &mut word) {
+            Ok(()) => Some(word),
+            Err(fault) => {
+                self.note_fault(self.id(), &fault);
+                None
+            }
+        }
+    }
+
+    /// Reads the send doorbell record. In RTS the producer becomes the later of doorbell and record, in ERR it is the
+    /// record's.
+    fn read_dbr(&mut self) {
+        let Some(qp) = self.qp() else { return };
+        qp.dbr_due = false;
+        let record = qp.dbr;
+        let Some(word) = self.read_word(record + DBR_SEND as u64) else {
+            return;
+        };
+        self.stats.dbr_reads += 1;
+        let hidden = self.faults.hides_dbr(self.qpn);
+        let id = self.id();
+        let Some(qp) = self.objects.qps.get_mut(self.qpn) else {
+            return;
+        };
+        let value = dbr_producer(word);
+        let consumer = Some(qp.indices.consumer);
+        if !hidden {
+            match qp.indices.record(value) {
+                Recorded::Same | Recorded::Advanced => {}
+                Recorded::Regressed { last, now } => {
+                    let kind = FindingKind::DbrRegression { last, now };
+                    self.findings.add(id, consumer, kind, String::new);
+                }
+                Recorded::Beyond => {
+                    let kind = FindingKind::DbrBeyondQueue { value };
+                    self.findings.add(id, consumer, kind, String::new);
+                }
+            }
+        }
+        if let Some(lag) = qp.indices.judge() {
+            let receive = self.read_word(record + DBR_RECEIVE as u64);
+            self.report_lag(lag, receive);
+        }
+    }
+
+    fn report_lag(&mut self, lag: Lag, receive: Option<[u8; 4]>) {
+        let doorbell = lag.doorbell;
+        let kind = match receive {
+            // Zero says nothing: it is what an unused word holds.
+            Some(word) if word != [0; 4] && dbr_producer(word) >= doorbell as u16 => {
+                FindingKind::DbrWrongWord { doorbell }
+            }
+            _ => FindingKind::DbrBehind {
+                doorbell,
+                dbr: lag.dbr,
+            },
+        };
+        self.findings
+            .add(self.id(), Some(doorbell), kind, String::new);
+    }
+
+    /// Fetches the WQE at the consumer. None if memory refused, which leaves the QP as it was.
+    pub(crate) fn fetch(&mut self) -> Result<Fetched, Fault> {
+        let mut fetched = Fetched {
+            bytes: [0; MAX_WQE_BYTES as usize],
+            len: 0,
+            slot: Slot {
+                index: 0,
+                wqebbs: 1,
+                opcode: Default::default(),
+            },
+        };
+        let Some((ring, index, depth)) = self
+            .qp()
+            .map(|qp| (qp.ring, qp.indices.consumer, qp.indices.depth()))
+        else {
+            return Ok(fetched);
+        };
+        let mut wanted = 1;
+        let mut done = 0;
+        for block in fetched.bytes.chunks_exact_mut(WQEBB_BYTES as usize) {
+            if done == wanted {
+                break;
+            }
+            // A WQE wraps around the end of the ring by whole WQEBBs.
+            let at = (index + done) & (depth - 1);
+            self.dma
+                .read(DmaAccess::new(Purpose::Wqe), ring + at * WQEBB_BYTES, block)?;
+            if done == 0 {
+                self.faults.on_wqe(self.qpn, index, block);
+                let ds = block.get(7).copied().unwrap_or(0) & MAX_DS;
+                wanted = u64::from(wqebbs(u32::from(ds))).clamp(1, depth);
+            }
+            done += 1;
+        }
+        fetched.len = (done * WQEBB_BYTES) as usize;
+        let control = fetched.control();
+        let ds = usize::from(control.ds & MAX_DS);
+        fetched.len = fetched.len.min((ds * SEGMENT).max(SEGMENT));
+        fetched.slot = Slot {
+            index,
+            wqebbs: done,
+            opcode: control.opcode,
+        };
+        self.stats.wqes_fetched += 1;
+        Ok(fetched)
+    }
+
+    /// Checks that a fetched WQE is the one that is due here. False after a finding.
+    pub(crate) fn is_due(&mut self, fetched: &Fetched) -> bool {
+        let control = fetched.control();
+        let expected = fetched.slot.index as u16;
+        let kind = if control.index != expected {
+            FindingKind::WqeIndex {
+                expected,
+                found: control.index,
+            }
+        } else if control.qpn != self.qpn {
+            FindingKind::WqeQpn { found: control.qpn }
+        } else {
+            return true;
+        };
+        self.findings
+            .add(self.id(), Some(fetched.slot.index), kind, || {
+                one_line(control)
+            });
+        false
+    }
+}

@@ -1,0 +1,295 @@
+//! A bench on simulated devices: QPs, buffers, one run of a provided kernel, and what came of it.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "each test file uses its own part"
+)]
+
+pub mod failing;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use warpverbs::driver::sim::{Scheduler, World};
+use warpverbs::{
+    Access, Bandwidth, Context, CqForm, Direction, Doorbell, ExportedQp, GpuContext, GpuMemory,
+    Module, Mr, Pd, QpConfig, QpStatus, QueuePair, Result, RunReport, Sharing, Stream,
+};
+
+/// Longer than any run here takes; reached only by a run that hangs.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+/// What a destination holds before a run. No source byte has this value.
+pub const POISON: u8 = 0xa7;
+
+/// What to run.
+#[derive(Clone)]
+pub struct Options {
+    pub seed: u64,
+    pub scheduler: Scheduler,
+    pub direction: Direction,
+    pub sharing: Sharing,
+    pub doorbell: Doorbell,
+    pub cq: CqForm,
+    pub threads: u32,
+    pub qps: usize,
+    pub depth: u32,
+    pub size: u32,
+    pub slots: u32,
+    pub iters: u64,
+    pub first_index: u64,
+    pub ptx: Option<String>,
+    /// Simulated time that one wait of a thread may take.
+    pub wait_deadline: Duration,
+    /// What the destination's region allows.
+    pub access: Access,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            seed: 1,
+            scheduler: Scheduler::Independent,
+            direction: Direction::Write,
+            sharing: Sharing::Exclusive,
+            doorbell: Doorbell::Db,
+            cq: CqForm::Ring,
+            threads: 1,
+            qps: 1,
+            depth: 64,
+            size: 256,
+            slots: 4,
+            iters: 40,
+            first_index: 0,
+            ptx: None,
+            wait_deadline: Duration::from_millis(50),
+            access: Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ,
+        }
+    }
+}
+
+/// What came of a run.
+#[derive(Debug)]
+pub struct Outcome {
+    pub report: Result<RunReport>,
+    /// The destination holds exactly what it should.
+    pub verified: bool,
+    /// The destination is as it was poisoned.
+    pub untouched: bool,
+    pub findings: Vec<String>,
+    pub stats: String,
+    pub statuses: Vec<QpStatus>,
+    /// What was left when everything was dropped.
+    pub live: Vec<String>,
+}
+
+impl Outcome {
+    /// Panics unless the run did all it should and left nothing.
+    pub fn expect_success(&self) -> &RunReport {
+        let report = self
+            .report
+            .as_ref()
+            .unwrap_or_else(|error| panic!("{error}"));
+        report.check().unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(self.findings, [""; 0]);
+        assert!(
+            self.verified,
+            "the destination does not hold the source's bytes"
+        );
+        assert!(self.statuses.iter().all(|status| *status == QpStatus::Live));
+        assert_eq!(self.live, [""; 0]);
+        report
+    }
+
+    /// Everything that is wrong with the run, in one text.
+    pub fn complaint(&self) -> String {
+        let mut complaint = self.findings.clone();
+        match &self.report {
+            Err(error) => complaint.push(error.to_string()),
+            Ok(report) => complaint.extend(report.check().err().map(|error| error.to_string())),
+        }
+        complaint.join("\n")
+    }
+}
+
+/// Everything that a run needs.
+pub struct Bench {
+    pub world: Arc<World>,
+    pub nic: Context,
+    pub gpu: GpuContext,
+    pub pd: Pd,
+    pub module: Module,
+    pub stream: Stream,
+    pub qps: Vec<ExportedQp>,
+    pub peers: Vec<QueuePair>,
+    pub source: GpuMemory,
+    pub target: GpuMemory,
+    pub source_mr: Mr,
+    pub target_mr: Mr,
+    pub bytes: Vec<u8>,
+}
+
+impl Options {
+    pub fn bandwidth(&self) -> Bandwidth {
+        Bandwidth {
+            direction: self.direction,
+            threads: self.threads,
+            block: 32,
+            sharing: self.sharing,
+            doorbell: self.doorbell,
+            size: self.size,
+            slots: self.slots,
+            iters: self.iters,
+            wait_deadline: self.wait_deadline,
+        }
+    }
+
+    pub fn world(&self) -> World {
+        World::builder()
+            .seed(self.seed)
+            .scheduler(self.scheduler)
+            .first_index(self.first_index)
+            .build()
+    }
+
+    pub fn qp_config(&self) -> QpConfig {
+        QpConfig::default()
+            .depth(self.depth)
+            .cq_form(self.cq)
+            .first_index(self.first_index)
+    }
+
+    /// Builds all that the run needs.
+    pub fn bench(&self) -> Result<Bench> {
+        let world = Arc::new(self.world());
+        let nic = Context::open(world.nic())?;
+        let gpu = GpuContext::open(world.gpu())?;
+        let pd = Pd::alloc(&nic)?;
+        let bytes = pattern(self.seed, self.bandwidth().region_len().unwrap() as usize);
+        let source = gpu.alloc_copy(&bytes, "source")?;
+        let target = gpu.alloc_copy(&vec![POISON; bytes.len()], "target")?;
+        let source_mr = Mr::register(&pd, &source, Access::LOCAL_WRITE | Access::REMOTE_READ)?;
+        let target_mr = Mr::register(&pd, &target, self.access)?;
+        let mut qps = Vec::new();
+        let mut peers = Vec::new();
+        for _ in 0..self.qps {
+            let (qp, peer) = connected_pair(&pd, &gpu, &self.qp_config())?;
+            qps.push(qp.export()?);
+            peers.push(peer);
+        }
+        let module = match &self.ptx {
+            Some(ptx) => Module::load(&gpu, "test", ptx)?,
+            None => Module::embedded(&gpu)?,
+        };
+        let stream = Stream::create(&gpu)?;
+        Ok(Bench {
+            world,
+            nic,
+            gpu,
+            pd,
+            module,
+            stream,
+            qps,
+            peers,
+            source,
+            target,
+            source_mr,
+            target_mr,
+            bytes,
+        })
+    }
+
+    /// Builds, runs, looks, and takes everything down.
+    pub fn run(&self) -> Result<Outcome> {
+        self.bench()?.run(self)
+    }
+}
+
+impl Bench {
+    /// Runs once and takes everything down.
+    pub fn run(self, options: &Options) -> Result<Outcome> {
+        let (local, remote) = match options.direction {
+            Direction::Write => (&self.source_mr, self.target_mr.remote()),
+            Direction::Read => (&self.target_mr, self.source_mr.remote()),
+        };
+        let report = options
+            .bandwidth()
+            .launch(&self.module, &self.stream, &self.qps, local, &remote)
+            .and_then(|mut run| run.wait(PATIENCE));
+        let findings = self.world.findings();
+        let bytes = self.target.to_vec().unwrap_or_default();
+        let statuses = self
+            .qps
+            .iter()
+            .filter_map(|qp| Some(qp.progress().ok()?.status))
+            .collect();
+        let verified = bytes == self.bytes;
+        let world = self.world.clone();
+        drop(self);
+        Ok(Outcome {
+            report,
+            verified,
+            untouched: bytes.iter().all(|byte| *byte == POISON),
+            findings,
+            stats: format!("{:?}", world.nic_stats()),
+            statuses,
+            live: world.live(),
+        })
+    }
+}
+
+/// Two QPs connected to each other.
+pub fn connected_pair(
+    pd: &Pd,
+    gpu: &GpuContext,
+    config: &QpConfig,
+) -> Result<(QueuePair, QueuePair)> {
+    let mut first = QueuePair::create(pd, gpu, config)?;
+    let mut second = QueuePair::create(pd, gpu, config)?;
+    first.connect(&second.local_info())?;
+    second.connect(&first.local_info())?;
+    Ok((first, second))
+}
+
+/// `len` bytes from a seed, none of which is [`POISON`].
+pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed ^ 0x9e37_79b9_7f4a_7c15;
+    (0..len)
+        .map(|_| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            let byte = (state >> 56) as u8;
+            if byte == POISON { 0 } else { byte }
+        })
+        .collect()
+}
+
+/// The text of the embedded module.
+pub fn embedded_ptx() -> &'static str {
+    warpverbs::ptx::EMBEDDED[0].text
+}
+
+/// The embedded module with some lines of one kernel changed: `edit` is given each line of the
+/// kernel and returns what stands in its place, or nothing to keep it. Panics if nothing was
+/// changed.
+pub fn edit_kernel(kernel: &str, mut edit: impl FnMut(&str) -> Option<String>) -> String {
+    let mut inside = false;
+    let mut edits = 0;
+    let lines: Vec<String> = embedded_ptx()
+        .lines()
+        .map(|line| {
+            if line.contains(".entry") {
+                inside = line.contains(&format!("{kernel}("));
+            }
+            match inside.then(|| edit(line)).flatten() {
+                Some(changed) => {
+                    edits += 1;
+                    changed
+                }
+                None => line.to_owned(),
+            }
+        })
+        .collect();
+    assert!(edits > 0, "no line of {kernel} was changed");
+    lines.join("\n")
+}

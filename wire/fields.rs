@@ -1,0 +1,121 @@
+//! Every structure and constant of this crate that has a name in a vendor's header, in one list.
+//!
+//! `ci/wire-check` compares the list with the headers. A structure that is missing here is not checked, so a test counts
+//! the modules.
+
+use crate::cqe::{Cqe, CqeOpcode, ErrorCqe, Syndrome};
+use crate::doorbell;
+use crate::layout::Layout;
+use crate::prm::{
+    Command, Status, ads, alloc_pd, alloc_uar, cqc, create_cq, create_mkey, create_qp, dealloc_pd,
+    dealloc_uar, destroy_cq, destroy_mkey, destroy_qp, hca_cap, header, init2rtr_qp, mkc, qp_2err,
+    qp_2rst, qpc, query_cq, query_hca_cap, query_qp, query_special_contexts, rst2init_qp,
+    rtr2rts_qp,
+};
+use crate::wqe::{self, Control, DataPointer, InlineHeader, Opcode, RemoteAddress};
+
+/// The structures.
+pub fn all() -> &'static [&'static Layout] {
+    macro_rules! layouts {
+        ($($ty:ty),* $(; $($command:ident),*)?) => {
+            &[$(&<$ty>::LAYOUT,)* $($(&$command::In::LAYOUT, &$command::Out::LAYOUT,)*)?]
+        };
+    }
+    layouts!(
+        Control,
+        RemoteAddress,
+        DataPointer,
+        InlineHeader,
+        Cqe,
+        ErrorCqe,
+        header::Reply,
+        ads::Ads,
+        qpc::Qpc,
+        cqc::Cqc,
+        mkc::Mkc,
+        hca_cap::GeneralCaps,
+        hca_cap::GeneralCaps2,
+        hca_cap::RoceCaps,
+        hca_cap::AtomicCaps;
+        query_hca_cap, create_cq, destroy_cq, query_cq, create_qp, destroy_qp, query_qp, rst2init_qp, init2rtr_qp, rtr2rts_qp,
+        qp_2err, qp_2rst, create_mkey, destroy_mkey, query_special_contexts, alloc_pd, dealloc_pd, alloc_uar, dealloc_uar
+    )
+}
+
+/// The commands: name in the PRM, opcode. The headers call them `MLX5_CMD_OP_` and the name.
+pub fn commands() -> &'static [(&'static str, u16)] {
+    macro_rules! commands {
+        ($($command:ident),*) => {
+            &[
+                // Its `In` is not a command by itself: what it asks for decides what it answers.
+                ("QUERY_HCA_CAP", query_hca_cap::In::OPCODE),
+                $((<$command::In as Command>::NAME, $command::In::OPCODE),)*
+            ]
+        };
+    }
+    commands!(
+        create_cq,
+        destroy_cq,
+        query_cq,
+        create_qp,
+        destroy_qp,
+        query_qp,
+        rst2init_qp,
+        init2rtr_qp,
+        rtr2rts_qp,
+        qp_2err,
+        qp_2rst,
+        create_mkey,
+        destroy_mkey,
+        query_special_contexts,
+        alloc_pd,
+        dealloc_pd,
+        alloc_uar,
+        dealloc_uar
+    )
+}
+
+/// Lists of named constants, with their values.
+pub fn constants() -> &'static [&'static [(&'static str, u64)]] {
+    &[
+        Opcode::CONSTANTS,
+        CqeOpcode::CONSTANTS,
+        Syndrome::CONSTANTS,
+        Status::CONSTANTS,
+        cqc::CqeSize::CONSTANTS,
+        cqc::CqStatus::CONSTANTS,
+        mkc::MkeyAccessMode::CONSTANTS,
+        query_hca_cap::CapSet::CONSTANTS,
+        hca_cap::PortType::CONSTANTS,
+        hca_cap::TimestampCap::CONSTANTS,
+        qpc::QpState::CONSTANTS,
+        qpc::ServiceType::CONSTANTS,
+        qpc::PathMigration::CONSTANTS,
+        qpc::Mtu::CONSTANTS,
+        qpc::RqType::CONSTANTS,
+        qpc::TimestampFormat::CONSTANTS,
+        qpc::AtomicMode::CONSTANTS,
+        qpc::OptParam::CONSTANTS,
+        &[
+            ("MLX5_WQE_CTRL_CQ_UPDATE", wqe::SIGNALLED as u64),
+            ("MLX5_WQE_CTRL_SOLICITED", wqe::SOLICITED as u64),
+            ("MLX5_WQE_CTRL_FENCE", wqe::FENCE as u64),
+            (
+                "MLX5_WQE_CTRL_INITIATOR_SMALL_FENCE",
+                wqe::INITIATOR_SMALL_FENCE as u64,
+            ),
+            ("MLX5_WQE_CTRL_DS_MASK", wqe::MAX_DS as u64),
+            ("MLX5_SEND_WQE_BB", wqe::WQEBB as u64),
+            ("MLX5_INLINE_SEG", wqe::INLINE as u64),
+            ("MLX5_INVALID_LKEY", wqe::INVALID_LKEY as u64),
+            ("MLX5_RCV_DBR", (doorbell::DBR_RECEIVE / 4) as u64),
+            ("MLX5_SND_DBR", (doorbell::DBR_SEND / 4) as u64),
+            ("MLX5_BF_OFFSET", doorbell::REGISTER as u64),
+            ("MLX5_CQ_DOORBELL", doorbell::REGISTER_CQ_ARM as u64),
+            (
+                "MLX5_CQE_VENDOR_SYNDROME_ODP_PFAULT",
+                crate::cqe::vendor_syndrome::PAGE_FAULT as u64,
+            ),
+        ],
+    ]
+}

@@ -1,0 +1,15 @@
+//! Every byte layout that two parties of warpverbs share.
+//!
+//! Knows: WQEs, CQEs, doorbells, PRM mailboxes, and what the host exports to a kernel: one file a format.
+//! Must not know: who writes or reads them. No allocation, no dependency: the device crate, the host crate and the
+//! simulated NIC all link it.
+#![no_std]
+#![deny(unsafe_code)]
+
+pub mod abi;
+pub mod cqe;
+pub mod doorbell;
+pub mod fields;
+pub mod layout;
+pub mod prm;
+pub mod wqe;

@@ -1,0 +1,26 @@
+//! ALLOC_UAR: allocates a doorbell page.
+//!
+//! `mlx5_ifc_alloc_uar_in_bits`, `mlx5_ifc_alloc_uar_out_bits`.
+
+use crate::layout::structure;
+use crate::prm::Status;
+
+structure! {
+    /// Allocates a UAR page.
+    pub struct In: Mlx5Ifc "alloc_uar_in", 0x80 bits, opcode 0x802 {
+    }
+}
+
+structure! {
+    /// The answer to [`In`].
+    pub struct Out: Mlx5Ifc "alloc_uar_out", 0x80 bits {
+        /// How the command ended.
+        status: Status => 0x00, 8;
+        /// Which check of the firmware failed.
+        syndrome: u32 => 0x20, 32;
+        /// UAR page number.
+        uar: u32 => 0x48, 24;
+    }
+}
+
+crate::prm::command!(In, Out, "ALLOC_UAR");

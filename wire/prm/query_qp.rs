@@ -1,0 +1,33 @@
+//! QUERY_QP: reads a queue pair's context.
+//!
+//! `mlx5_ifc_query_qp_in_bits`, `mlx5_ifc_query_qp_out_bits`.
+
+use crate::layout::structure;
+use crate::prm::Status;
+use crate::prm::qpc::Qpc;
+
+structure! {
+    /// Reads the context of a QP.
+    pub struct In: Mlx5Ifc "query_qp_in", 0x80 bits, opcode 0x50b {
+        /// QP number.
+        qpn: u32 => 0x48, 24;
+    }
+}
+
+structure! {
+    /// The answer to [`In`].
+    pub struct Out: Mlx5Ifc "query_qp_out", 0x880 bits {
+        /// How the command ended.
+        status: Status => 0x00, 8;
+        /// Which check of the firmware failed.
+        syndrome: u32 => 0x20, 32;
+        /// Which optional fields of the context the command takes: [`OptParam`](crate::prm::qpc::OptParam).
+        opt_param_mask: u32 => 0x80, 32;
+        /// Enhanced connection establishment options; zero for none.
+        ece: u32 => 0xa0, 32;
+        /// The QP's context.
+        qpc: Qpc => 0xc0, 0x740;
+    }
+}
+
+crate::prm::command!(In, Out, "QUERY_QP");
