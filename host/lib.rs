@@ -81,3 +81,8 @@ pub use resource::{
 pub use teardown::Retained;
 /// The byte layouts that this crate shares with kernels and NICs.
 pub use warpverbs_wire as wire;
+
+/// README's example, compiled and run with the documentation's.
+#[cfg(all(doctest, feature = "sim"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

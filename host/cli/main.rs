@@ -15,7 +15,6 @@ use clap::Parser;
 use clap::error::ErrorKind;
 
 use args::{Cli, Command};
-use failure::Failure;
 
 fn main() -> ExitCode {
     tracing_subscriber::fmt()
@@ -55,7 +54,9 @@ fn usage(error: &clap::Error) -> ExitCode {
             let lines: Vec<&str> = text
                 .lines()
                 .map(str::trim)
-                .filter(|line| !line.is_empty() && !line.starts_with("Usage:") && !line.starts_with("For more"))
+                .filter(|line| {
+                    !line.is_empty() && !line.starts_with("Usage:") && !line.starts_with("For more")
+                })
                 .collect();
             let what = lines.join(" ");
             eprintln!(

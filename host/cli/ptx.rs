@@ -42,7 +42,8 @@ fn check(file: &Path) -> Result<(), Failure> {
 
 /// Reads a PTX file.
 pub(crate) fn read(file: &Path) -> Result<String, Failure> {
-    fs::read_to_string(file).map_err(|error| Failure::Run(format!("cannot read {}: {error}", file.display())))
+    fs::read_to_string(file)
+        .map_err(|error| Failure::Run(format!("cannot read {}: {error}", file.display())))
 }
 
 fn kernels(name: &str, text: &str) -> Result<Vec<String>, Failure> {

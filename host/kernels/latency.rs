@@ -29,6 +29,10 @@ pub struct LatencyEnd<'a> {
 }
 
 /// A run of `wv_write_lat`: two blocks send each other messages in turn.
+///
+/// A message is the first `size` bytes of an outbox and arrives in the first `size` bytes of the
+/// other end's inbox; these end at a multiple of 8. Its last 8 bytes (its last byte, if it is
+/// shorter) are the sequence number, from 1, by which the receiver sees that it has arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Latency {
     /// Bytes of a message.
@@ -97,8 +101,8 @@ impl Latency {
         //   the block is that version's;
         // - that the kernel accesses only memory that the view keeps and no Rust reference covers:
         //   it accesses the QPs' memory and the results, which the view keeps, and the first `size`
-        //   bytes (up to a multiple of 8) of the regions, which `check` has found to be GPU memory
-        //   of that size; regions of GPU memory are never referenced by host code.
+        //   bytes of the regions, which `check` has found to be GPU memory of that size; regions of
+        //   GPU memory are never referenced by host code.
         let launch = unsafe { stream.launch(&kernel, shape, &params.to_bytes(), view) }?;
         Ok(Run {
             kernel: "wv_write_lat",
@@ -126,13 +130,13 @@ impl Latency {
                     cure: "register enough GPU memory",
                 });
             }
-            if self.size >= 8 && !(mr.addr() + u64::from(self.size)).is_multiple_of(8) {
+            if !(mr.addr() + u64::from(self.size)).is_multiple_of(8) {
                 return Err(Error::InvalidArgument {
                     what: format!(
                         "a message of {} bytes does not end at a multiple of 8",
                         self.size
                     ),
-                    cure: "choose a size that is a multiple of 8, in regions that start at one",
+                    cure: "register regions whose first `size` bytes end at a multiple of 8",
                 });
             }
         }

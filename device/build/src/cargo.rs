@@ -4,6 +4,7 @@
 
 use std::{
     env, fs,
+    hash::{DefaultHasher, Hash, Hasher},
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
@@ -66,7 +67,7 @@ impl Job<'_> {
     /// `staticlib` with fat LTO and `--emit=asm` never runs a linker. CPU and features are in the flags
     /// variable and not behind `--`, which would reach the last crate only.
     pub(crate) fn run(&self) -> Result<PathBuf, Error> {
-        let ptx = self.target_dir.join("device.ptx");
+        let ptx = self.target_dir.join(self.file_name());
         let mut command = Command::new(toolchain::cargo());
         for (name, _) in env::vars_os() {
             let foreign = name.to_str().is_some_and(|name| {
@@ -120,6 +121,18 @@ impl Job<'_> {
                 output: String::from_utf8_lossy(&output.stderr).into_owned(),
             })
         }
+    }
+
+    /// One file a crate: cargo does not write it again for a crate that is fresh, so no other crate may write it.
+    fn file_name(&self) -> String {
+        let mut hasher = DefaultHasher::new();
+        self.manifest.hash(&mut hasher);
+        let folder = self
+            .manifest
+            .parent()
+            .and_then(Path::file_name)
+            .unwrap_or_default();
+        format!("{}-{:016x}.ptx", folder.to_string_lossy(), hasher.finish())
     }
 
     fn flags(&self) -> String {

@@ -152,7 +152,7 @@ fn ask(program: &Path, arguments: &[&str]) -> Result<String, String> {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     } else {
         let said = String::from_utf8_lossy(&output.stderr);
-        let first = said.lines().next().unwrap_or("no message");
+        let first = said.lines().next().unwrap_or("it failed without a word");
         Err(first.strip_prefix("error: ").unwrap_or(first).to_owned())
     }
 }

@@ -21,7 +21,9 @@ pub(crate) fn run(plan: &Plan, session: &Session) -> Result<Outcome, Failure> {
 
     let sent = data::source(plan.seed, plan.buffer());
     let from = session.gpu.alloc_copy(&sent, "source")?;
-    let to = session.gpu.alloc_copy(&data::poison(&sent), "destination")?;
+    let to = session
+        .gpu
+        .alloc_copy(&data::poison(&sent), "destination")?;
     let (local, remote, direction) = match plan.test {
         Test::ReadBw => (
             Mr::register(&session.pd, &to, Access::LOCAL_WRITE)?,
@@ -49,7 +51,13 @@ pub(crate) fn run(plan: &Plan, session: &Session) -> Result<Outcome, Failure> {
         iters: plan.iters,
         ..Bandwidth::default()
     }
-    .launch(&session.module, &session.stream, &near, &local, &remote.remote())?;
+    .launch(
+        &session.module,
+        &session.stream,
+        &near,
+        &local,
+        &remote.remote(),
+    )?;
     let ran = session.wait(plan, &mut run, &near)?;
     Ok(Outcome::ended(
         &ran,
@@ -66,7 +74,10 @@ pub(crate) fn doorbell(doorbell: Doorbell) -> warpverbs::Doorbell {
 
 /// Threads of a block: the largest divisor that makes whole blocks of at most 256.
 fn block(threads: u32) -> u32 {
-    (1..=threads.min(256)).rev().find(|block| threads.is_multiple_of(*block)).unwrap_or(1)
+    (1..=threads.min(256))
+        .rev()
+        .find(|block| threads.is_multiple_of(*block))
+        .unwrap_or(1)
 }
 
 #[cfg(test)]
@@ -75,6 +86,9 @@ mod tests {
 
     #[test]
     fn blocks_are_whole() {
-        assert_eq!([1, 64, 256, 512, 300, 257, 1024].map(block), [1, 64, 256, 256, 150, 1, 256]);
+        assert_eq!(
+            [1, 64, 256, 512, 300, 257, 1024].map(block),
+            [1, 64, 256, 256, 150, 1, 256]
+        );
     }
 }

@@ -50,6 +50,9 @@ mod tests {
     fn a_difference_is_located() {
         assert_eq!(difference("x", &[1, 2, 3], &[1, 2, 3]), None);
         let text = difference("x", &[1, 9, 8], &[1, 2, 3]).unwrap();
-        assert!(text.contains("2 of 3 bytes differ, the first at offset 1: 0x09 instead of 0x02"), "{text}");
+        assert!(
+            text.contains("2 of 3 bytes differ, the first at offset 1: 0x09 instead of 0x02"),
+            "{text}"
+        );
     }
 }

@@ -18,18 +18,29 @@ struct End {
 pub(crate) fn run(plan: &Plan, session: &Session) -> Result<Outcome, Failure> {
     let size = plan.size as usize;
     let start = size.next_multiple_of(8) - size;
-    let messages = [data::source(plan.seed, size), data::source(!plan.seed, size)];
+    let messages = [
+        data::source(plan.seed, size),
+        data::source(!plan.seed, size),
+    ];
     let (near, far) = session.pair(plan)?;
     let qps = [
         near.export().map_err(warpverbs::Error::from)?,
         far.export().map_err(warpverbs::Error::from)?,
     ];
 
-    let buffer = |contents: &[u8], label: &str, access: Access| -> Result<(GpuMemory, Mr), Failure> {
-        let memory = session.gpu.alloc_copy(&[&vec![0; start], contents].concat(), label)?;
-        let mr = Mr::register_range(&session.pd, &memory, start as u64..(start + size) as u64, access)?;
-        Ok((memory, mr))
-    };
+    let buffer =
+        |contents: &[u8], label: &str, access: Access| -> Result<(GpuMemory, Mr), Failure> {
+            let memory = session
+                .gpu
+                .alloc_copy(&[&vec![0; start], contents].concat(), label)?;
+            let mr = Mr::register_range(
+                &session.pd,
+                &memory,
+                start as u64..(start + size) as u64,
+                access,
+            )?;
+            Ok((memory, mr))
+        };
     let end = |own: &[u8], others: &[u8]| -> Result<End, Failure> {
         Ok(End {
             outbox: buffer(own, "outbox", Access::LOCAL_READ)?,
@@ -40,7 +51,10 @@ pub(crate) fn run(plan: &Plan, session: &Session) -> Result<Outcome, Failure> {
             )?,
         })
     };
-    let ends = [end(&messages[0], &messages[1])?, end(&messages[1], &messages[0])?];
+    let ends = [
+        end(&messages[0], &messages[1])?,
+        end(&messages[1], &messages[0])?,
+    ];
     let of = |at: usize| LatencyEnd {
         qp: &qps[at],
         outbox: &ends[at].outbox.1,
@@ -56,7 +70,10 @@ pub(crate) fn run(plan: &Plan, session: &Session) -> Result<Outcome, Failure> {
     let ran = session.wait(plan, &mut run, &qps)?;
 
     let mut difference = None;
-    for (at, place) in [(0, "inbox of the first end"), (1, "inbox of the second end")] {
+    for (at, place) in [
+        (0, "inbox of the first end"),
+        (1, "inbox of the second end"),
+    ] {
         let expected = last_message(&messages[1 - at], plan.iters);
         let arrived = ends[at].inbox.0.to_vec()?.split_off(start);
         difference = difference.or(data::difference(place, &arrived, &expected));
@@ -92,7 +109,10 @@ mod tests {
 
     #[test]
     fn the_sequence_number_is_the_messages_end() {
-        assert_eq!(last_message(&[9; 10], 0x0102), [9, 9, 2, 1, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(
+            last_message(&[9; 10], 0x0102),
+            [9, 9, 2, 1, 0, 0, 0, 0, 0, 0]
+        );
         assert_eq!(last_message(&[9; 3], 0x0102), [9, 9, 2]);
         assert_eq!(inbox_poison(&[0xf0; 9]), [0x0f, 0, 0, 0, 0, 0, 0, 0, 0]);
     }

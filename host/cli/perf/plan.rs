@@ -43,11 +43,16 @@ impl Plan {
             Test::WriteLat => {
                 for (option, value) in [("--qps", args.qps), ("--threads", args.threads)] {
                     if value.is_some_and(|value| value != 2) {
-                        return usage(format!("write-lat has two ends: leave {option} out, or give 2"));
+                        return usage(format!(
+                            "write-lat has two ends: leave {option} out, or give 2"
+                        ));
                     }
                 }
                 if args.sharing != Sharing::Exclusive {
-                    return usage("write-lat gives each end a queue pair of its own: leave --sharing out".into());
+                    return usage(
+                        "write-lat gives each end a queue pair of its own: leave --sharing out"
+                            .into(),
+                    );
                 }
                 (args.size.unwrap_or(8), 2, 2)
             }
@@ -64,7 +69,10 @@ impl Plan {
                  lower --threads or --size"
             ));
         }
-        if u64::from(threads).checked_mul(args.iters).is_none_or(|ops| ops > 1 << 48) {
+        if u64::from(threads)
+            .checked_mul(args.iters)
+            .is_none_or(|ops| ops > 1 << 48)
+        {
             return usage("--threads times --iters is more than 2^48 operations: lower one".into());
         }
         let slots = (GOOD_BUFFER / per_slot).clamp(1, args.iters.min(u64::from(args.depth)));

@@ -94,7 +94,14 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    pub(crate) fn new(plan: &Plan, nic: String, gpu: String, run: Outcome, findings: Findings, seconds: f64) -> Self {
+    pub(crate) fn new(
+        plan: &Plan,
+        nic: String,
+        gpu: String,
+        run: Outcome,
+        findings: Findings,
+        seconds: f64,
+    ) -> Self {
         let Outcome {
             ops,
             posted,
@@ -105,7 +112,8 @@ impl Report {
         let verified = messages.is_empty() && errors == 0 && ops == plan.operations();
         let found = findings.0.len();
         messages.extend(findings.0);
-        let per_op = |phase: Phase, count: fn(&PhaseCounters) -> u64| per_op(counters, posted, phase, count);
+        let per_op =
+            |phase: Phase, count: fn(&PhaseCounters) -> u64| per_op(counters, posted, phase, count);
         Self {
             test: plan.test.name(),
             nic,
@@ -132,7 +140,10 @@ impl Report {
                 Check::Fast => "fast",
             },
             seed: plan.seed,
-            ptx: plan.ptx.as_ref().map_or("embedded".into(), |(name, _)| name.clone()),
+            ptx: plan
+                .ptx
+                .as_ref()
+                .map_or("embedded".into(), |(name, _)| name.clone()),
             ops,
             bytes: ops * u64::from(plan.size),
             verified,
@@ -166,7 +177,10 @@ impl Report {
         if self.verified && self.findings == 0 {
             return None;
         }
-        let first = self.messages.first().map_or("not all operations completed", String::as_str);
+        let first = self
+            .messages
+            .first()
+            .map_or("not all operations completed", String::as_str);
         let more = match self.messages.len() {
             0 | 1 => String::new(),
             n => format!(" (and {} more)", n - 1),
@@ -175,7 +189,8 @@ impl Report {
     }
 
     pub(crate) fn json(&self) -> Result<String, Failure> {
-        serde_json::to_string(self).map_err(|error| Failure::Run(format!("cannot write the report: {error}")))
+        serde_json::to_string(self)
+            .map_err(|error| Failure::Run(format!("cannot write the report: {error}")))
     }
 
     pub(crate) fn table(&self) -> String {
@@ -184,7 +199,10 @@ impl Report {
         let mut row = |name: &str, value: String| {
             table.add_row([name.to_owned(), value]);
         };
-        row("test", format!("{} on {} and {}", self.test, self.nic, self.gpu));
+        row(
+            "test",
+            format!("{} on {} and {}", self.test, self.nic, self.gpu),
+        );
         row("operations", format!("{} of {} bytes", self.ops, self.size));
         row(
             "threads, queue pairs, depth",
@@ -195,13 +213,32 @@ impl Report {
             format!("{}, {}, {}", self.sharing, self.doorbell, self.cq),
         );
         row("seed", self.seed.to_string());
-        row("verified", if self.verified { "yes, every byte" } else { "NO" }.into());
-        row("errors, findings", format!("{}, {}", self.errors, self.findings));
-        let figure = |value: Option<f64>| value.map_or("not counted".into(), |value| format!("{value:.2}"));
-        row("PTX instructions a post", figure(self.executed_instructions_per_op));
+        row(
+            "verified",
+            if self.verified {
+                "yes, every byte"
+            } else {
+                "NO"
+            }
+            .into(),
+        );
+        row(
+            "errors, findings",
+            format!("{}, {}", self.errors, self.findings),
+        );
+        let figure =
+            |value: Option<f64>| value.map_or("not counted".into(), |value| format!("{value:.2}"));
+        row(
+            "PTX instructions a post",
+            figure(self.executed_instructions_per_op),
+        );
         row(
             "loads, stores a post",
-            format!("{}, {}", figure(self.loads_per_op), figure(self.stores_per_op)),
+            format!(
+                "{}, {}",
+                figure(self.loads_per_op),
+                figure(self.stores_per_op)
+            ),
         );
         row(
             "doorbells, fences, atomics a post",
@@ -212,13 +249,26 @@ impl Report {
                 figure(self.atomics_per_op)
             ),
         );
-        row("PTX instructions a post spent polling", figure(self.poll_instructions_per_op));
-        row("PTX instructions a post spent waiting", figure(self.spin_instructions_per_op));
-        row("simulator's run time", format!("{:.2} s, no NIC's or GPU's rate", self.seconds));
+        row(
+            "PTX instructions a post spent polling",
+            figure(self.poll_instructions_per_op),
+        );
+        row(
+            "PTX instructions a post spent waiting",
+            figure(self.spin_instructions_per_op),
+        );
+        row(
+            "simulator's run time",
+            format!("{:.2} s, no NIC's or GPU's rate", self.seconds),
+        );
         if let Some(column) = table.column_mut(1) {
             column.set_cell_alignment(CellAlignment::Right);
         }
-        let messages: String = self.messages.iter().map(|message| format!("! {message}\n")).collect();
+        let messages: String = self
+            .messages
+            .iter()
+            .map(|message| format!("! {message}\n"))
+            .collect();
         format!("{table}\n{messages}")
     }
 }
@@ -232,4 +282,3 @@ fn per_op(
     let counted = count(&counters?.phases[phase as usize]);
     (posted > 0).then(|| counted as f64 / posted as f64)
 }
-

@@ -5,7 +5,10 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use warpverbs::driver::sim::World;
-use warpverbs::{Context, ErrorKind, ExportedQp, GpuContext, Module, Pd, QpConfig, QueuePair, Run, RunReport, Stream};
+use warpverbs::{
+    Context, ErrorKind, ExportedQp, GpuContext, Module, Pd, QpConfig, QueuePair, Run, RunReport,
+    Stream,
+};
 
 use super::plan::Plan;
 use crate::args::Cq;
@@ -36,9 +39,8 @@ impl Session {
         let pd = Pd::alloc(&nic)?;
         let module = match &plan.ptx {
             // A file that does not load is a failed run, not bad usage.
-            Some((name, text)) => {
-                Module::load(&gpu, name, text).map_err(|error| Failure::Run(format!("{name}: {}", one_line(&error))))?
-            }
+            Some((name, text)) => Module::load(&gpu, name, text)
+                .map_err(|error| Failure::Run(format!("{name}: {}", one_line(&error))))?,
             None => Module::embedded(&gpu)?,
         };
         let stream = Stream::create(&gpu)?;
@@ -62,10 +64,12 @@ impl Session {
 
     /// Two queue pairs, connected with each other.
     pub(crate) fn pair(&self, plan: &Plan) -> Result<(QueuePair, QueuePair), Failure> {
-        let config = QpConfig::default().depth(plan.depth).cq_form(match plan.cq {
-            Cq::Collapsed => warpverbs::CqForm::Collapsed,
-            Cq::Ring => warpverbs::CqForm::Ring,
-        });
+        let config = QpConfig::default()
+            .depth(plan.depth)
+            .cq_form(match plan.cq {
+                Cq::Collapsed => warpverbs::CqForm::Collapsed,
+                Cq::Ring => warpverbs::CqForm::Ring,
+            });
         let mut near = QueuePair::create(&self.pd, &self.gpu, &config)?;
         let mut far = QueuePair::create(&self.pd, &self.gpu, &config)?;
         near.connect(&far.local_info())?;
@@ -74,10 +78,16 @@ impl Session {
     }
 
     /// Waits for a run, with a progress bar on a terminal, and gives up when nothing completes any more.
-    pub(crate) fn wait(&self, plan: &Plan, run: &mut Run, qps: &[ExportedQp]) -> Result<RunReport, Failure> {
+    pub(crate) fn wait(
+        &self,
+        plan: &Plan,
+        run: &mut Run,
+        qps: &[ExportedQp],
+    ) -> Result<RunReport, Failure> {
         let bar = if plan.progress && std::io::stderr().is_terminal() {
             let style = ProgressStyle::with_template("{bar:40} {pos}/{len} operations, {eta} left");
-            ProgressBar::new(plan.operations()).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+            ProgressBar::new(plan.operations())
+                .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
         } else {
             ProgressBar::hidden()
         };
@@ -120,7 +130,12 @@ impl Session {
         } = self;
         let mut findings = world.findings();
         drop((stream, module, pd, gpu, nic));
-        findings.extend(world.live().into_iter().map(|object| format!("left behind after close: {object}")));
+        findings.extend(
+            world
+                .live()
+                .into_iter()
+                .map(|object| format!("left behind after close: {object}")),
+        );
         Findings(findings)
     }
 }
