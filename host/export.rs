@@ -66,7 +66,8 @@ pub struct QpProgress {
 }
 
 impl QueuePair {
-    /// Hands a connected QP to the GPU: writes its handle and returns what a launch needs.
+    /// Hands a connected QP to the GPU: writes its handle and returns what a launch needs. A QP that
+    /// was stopped is live again; one at fault stays at fault, and only a new QP helps.
     #[allow(clippy::result_large_err, reason = "a refusal hands the QP back")]
     pub fn export(self) -> Result<ExportedQp, Refused<Self>> {
         let stop = match self.prepare_export() {
@@ -80,6 +81,7 @@ impl QueuePair {
     fn prepare_export(&self) -> Result<HostWord> {
         self.require_connected("export it")?;
         let stop = HostWord::alloc(self.gpu(), "stop word")?;
+        self.queues().clear_stop()?;
         self.queues()
             .write_handle(self.qpn(), self.log_max_message(), stop.addr())?;
         Ok(stop)
@@ -114,7 +116,7 @@ impl ExportedQp {
         Ok(QpProgress::of(&self.0.qp.queues().read_handle()?))
     }
 
-    /// Takes the QP back. Busy while a launch holds it. Indices and status go on where they are at
+    /// Takes the QP back. Busy while a launch holds it. Indices, and a fault, go on where they are at
     /// the next export.
     pub fn unexport(self) -> Result<QueuePair, Refused<Self>> {
         let users = Arc::strong_count(&self.0) - 1;

@@ -198,7 +198,13 @@ fn an_exported_qp_goes_on_where_it_stopped() {
         let progress = bench.qps[0].progress().unwrap();
         assert_eq!(progress.completed, round * options.iters);
         assert_eq!(progress.reserved, progress.completed);
+        let handle = bench.qps[0].handle();
         let qp = bench.qps.remove(0).unexport().unwrap();
+        // A kernel that kept the address would refuse the handle: version 0 is none.
+        let mut version = [0xff; 4];
+        let gpu = bench.world.gpu();
+        gpu.copy_from_device(&mut version, handle).unwrap();
+        assert_eq!(version, [0; 4]);
         bench.qps.push(qp.export().unwrap());
     }
     assert_eq!(bench.world.findings(), [""; 0]);

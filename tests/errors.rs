@@ -217,8 +217,6 @@ fn connection_info_of_another_kind_is_refused() {
     // own.
     qp.connect(&info).unwrap();
     assert_eq!(qp.connect(&info).unwrap_err().kind(), ErrorKind::State);
-    qp.reset().unwrap();
-    qp.connect(&info).unwrap();
 }
 
 #[test]
@@ -379,7 +377,8 @@ fn a_doorbell_record_that_is_not_stored_is_found() {
 fn a_doorbell_that_is_not_rung_is_found() {
     must_fail(
         |line| line.contains("st.mmio"),
-        &["a wait reached its deadline"],
+        // Waiting for a completion, or for room.
+        &["a wait reached its deadline", "was abandoned before"],
     );
 }
 

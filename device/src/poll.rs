@@ -59,6 +59,18 @@ pub enum Progress {
     Pending,
 }
 
+/// The completed index that a CQE with this WQE counter tells of, if it is at most 2^16 - 1 above `known` (see above).
+#[inline(always)]
+const fn extend(known: u64, wqe_counter: u16) -> u64 {
+    known + wqe_counter.wrapping_add(1).wrapping_sub(known as u16) as u64
+}
+
+/// True if a CQE that was read while the completed index went from `known` to `later` names one index.
+#[inline(always)]
+const fn is_unambiguous(known: u64, later: u64) -> bool {
+    later.wrapping_sub(known) < 1 << 15
+}
+
 impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
     /// Looks at the CQ once.
     ///
@@ -160,18 +172,14 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
         if !new {
             return Ok(());
         }
-        let step = tail
-            .wqe_counter()
-            .wrapping_add(1)
-            .wrapping_sub(known as u16);
-        if C::COLLAPSED && step == 0 {
+        let completed = extend(known, tail.wqe_counter());
+        if C::COLLAPSED && completed == known {
             return Ok(());
         }
         Sys::fence();
-        if S::SHARED && self.handle.completed_relaxed().wrapping_sub(known) >= 1 << 15 {
+        if S::SHARED && !is_unambiguous(known, self.handle.completed_relaxed()) {
             return Ok(());
         }
-        let completed = known + u64::from(step);
         if tail.opcode_bits() != CqeOpcode::Requester.code() {
             arch::cold();
             // An error; or an opcode that a send CQ does not carry, which is recorded just the same.
@@ -240,5 +248,48 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
         let one = self.length(1)?;
         let ticket = self.submit(1, |_, slot| slot.dump(local, one))?;
         self.wait(ticket)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use warpverbs_wire::abi::MAX_SQ_DEPTH;
+
+    use super::*;
+
+    /// The argument at the top, in numbers: whatever a poller can have read while others were ahead of it by
+    /// less than it accepts, it names the right index.
+    #[test]
+    fn sixteen_bits_name_the_index_that_was_read() {
+        let capacity = u64::from(MAX_SQ_DEPTH) - 1;
+        for known in [
+            0,
+            1,
+            40_000,
+            (1 << 16) - 1,
+            1 << 16,
+            (1 << 32) - 1,
+            (1 << 32) + 77,
+        ] {
+            for ahead in [0, 1, 2, 1000, (1 << 15) - 1] {
+                let later = known + ahead;
+                assert!(is_unambiguous(known, later));
+                for completed in [
+                    known,
+                    known + 1,
+                    later,
+                    later + 1,
+                    later + capacity - 1,
+                    later + capacity,
+                ] {
+                    let counter = completed.wrapping_sub(1) as u16;
+                    assert_eq!(extend(known, counter), completed, "{known} {ahead}");
+                }
+            }
+            assert!(!is_unambiguous(known, known + (1 << 15)));
+            // One more ahead, and the bits would lie.
+            let completed = known + (1 << 15) + (1 << 15);
+            assert_ne!(extend(known, completed.wrapping_sub(1) as u16), completed);
+        }
     }
 }

@@ -15,9 +15,41 @@ use super::uar::UarMapNode;
 use super::umem::UmemNode;
 use super::{Context, GpuContext, Pd, QpConfig, mailbox};
 use crate::connect::{ConnectInfo, InfoError};
-use crate::driver::{Access, GidEntry, GidKind, LinkLayer, NicHandle, PortInfo};
+use crate::driver::{Access, GidEntry, GidKind, LinkLayer, Nic, NicHandle, PortInfo};
 use crate::error::{Error, Refused, Result};
 use crate::teardown::{Node, Owner, Registry, Shared};
+
+/// The GID that a QP sends from.
+#[derive(Clone, Copy, Debug)]
+struct Gid {
+    index: u8,
+    entry: GidEntry,
+}
+
+impl Gid {
+    fn find(nic: &dyn Nic, config: &QpConfig, port: &PortInfo) -> Result<Self> {
+        let query = |index: u8| -> Result<Option<Self>> {
+            let entry = nic
+                .query_gid(config.port, index.into())
+                .map_err(Error::driver("query the GID table"))?;
+            Ok(entry.map(|entry| Self { index, entry }))
+        };
+        if config.gid_index.is_none() && port.link_layer == LinkLayer::Ethernet {
+            // `ads.src_addr_index` has 8 bits.
+            for index in 0..port.gids.min(256) {
+                match query(index as u8)? {
+                    Some(gid) if gid.entry.kind == GidKind::RoceV2 => return Ok(gid),
+                    _ => {}
+                }
+            }
+        }
+        let index = config.gid_index.unwrap_or(0);
+        query(index)?.ok_or_else(|| Error::InvalidArgument {
+            what: format!("GID {index} of port {} is empty", config.port),
+            cure: "choose a GID index that is in use",
+        })
+    }
+}
 
 /// What the QP was last told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +75,7 @@ impl State {
 pub struct QueuePair {
     config: QpConfig,
     port: PortInfo,
-    gid: GidEntry,
+    gid: Gid,
     qpn: u32,
     state: State,
     // Children before parents: fields are dropped in order.
@@ -62,13 +94,7 @@ impl QueuePair {
             .query_port(config.port)
             .map_err(Error::driver("query the port"))?;
         config.check(context, &port)?;
-        let gid = nic
-            .query_gid(config.port, config.gid_index.into())
-            .map_err(Error::driver("query the GID table"))?
-            .ok_or_else(|| Error::InvalidArgument {
-                what: format!("GID {} of port {} is empty", config.gid_index, config.port),
-                cure: "choose a GID index that is in use",
-            })?;
+        let gid = Gid::find(nic, config, &port)?;
         let layout = Layout::new(config.depth, config.cq_form);
         let queues = Queues::build(pd, gpu, layout, config.first_index)?;
         let input = create_qp::In {
@@ -166,22 +192,15 @@ impl QueuePair {
             }));
         }
         if let Err(error) = self.to_rts(&remote) {
-            if let Err(also) = self.reset() {
-                tracing::error!(qpn = self.qpn, %also, "a QP that failed to connect cannot be reset");
+            // Nothing was posted yet, so indices and CQ are as they were.
+            if let Err(also) = self.modify("reset the QP", &qp_2rst::In { qpn: self.qpn }) {
+                self.state = State::Lost;
+                tracing::error!(qpn = self.qpn, %also, "a QP that failed to connect is not reset");
             }
             return Err(error);
         }
         self.state = State::Connected;
         tracing::debug!(qpn = self.qpn, remote = remote.qpn, "QP connected");
-        Ok(())
-    }
-
-    /// Resets the QP: what was posted is forgotten, and it can be connected again.
-    pub fn reset(&mut self) -> Result<()> {
-        self.state = State::Lost;
-        self.modify("reset the QP", &qp_2rst::In { qpn: self.qpn })?;
-        self.queues.write_fresh(self.config.first_index)?;
-        self.state = State::Reset;
         Ok(())
     }
 
@@ -215,7 +234,7 @@ impl QueuePair {
                 .capabilities()
                 .log_max_reads_answered
                 .min(MAX_LOG_READS),
-            gid: self.gid.gid,
+            gid: self.gid.entry.gid,
         }
     }
 
@@ -309,12 +328,12 @@ impl QueuePair {
                     .resolve_mac(
                         self.pd.info().handle,
                         self.config.port,
-                        self.config.gid_index.into(),
+                        self.gid.index.into(),
                         remote.gid,
                     )
                     .map_err(Error::driver("resolve the remote MAC address"))?,
                 rgid_rip: remote.gid,
-                src_addr_index: self.config.gid_index,
+                src_addr_index: self.gid.index,
                 hop_limit: self.config.hop_limit,
                 tclass: self.config.traffic_class,
                 eth_prio: self.config.service_level & 7,
@@ -335,7 +354,7 @@ impl QueuePair {
     }
 
     fn is_roce_v2(&self) -> bool {
-        self.gid.kind == GidKind::RoceV2
+        self.gid.entry.kind == GidKind::RoceV2
     }
 
     fn modify<C: warpverbs_wire::prm::Command>(

@@ -21,14 +21,14 @@ pub enum CqForm {
     Collapsed,
 }
 
-/// Options of a QP. `QpConfig::default()` is a queue of 128 with a ring CQ on GID 0 of port 1.
+/// Options of a QP. `QpConfig::default()` is a queue of 128 with a ring CQ on port 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct QpConfig {
     pub(super) depth: u32,
     pub(super) cq_form: CqForm,
     pub(super) port: u8,
-    pub(super) gid_index: u8,
+    pub(super) gid_index: Option<u8>,
     pub(super) pkey_index: u16,
     pub(super) mtu: Option<u32>,
     pub(super) timeout: u8,
@@ -50,7 +50,7 @@ impl Default for QpConfig {
             depth: 128,
             cq_form: CqForm::Ring,
             port: 1,
-            gid_index: 0,
+            gid_index: None,
             pkey_index: 0,
             mtu: None,
             timeout: 14,
@@ -87,9 +87,9 @@ impl QpConfig {
         self
     }
 
-    /// Index in the port's GID table.
+    /// Index in the port's GID table. Without it, the first RoCE v2 entry, or 0 if there is none.
     pub fn gid_index(mut self, index: u8) -> Self {
-        self.gid_index = index;
+        self.gid_index = Some(index);
         self
     }
 

@@ -5,7 +5,7 @@
 
 use std::mem::offset_of;
 
-use warpverbs_wire::abi::{self, Line, QpHandle};
+use warpverbs_wire::abi::{self, Line, QpHandle, State};
 use warpverbs_wire::cqe::{CQE, FRESH};
 use warpverbs_wire::doorbell::{DBR_SEND, cq_dbr_word, dbr_word};
 use warpverbs_wire::wqe::WQEBB;
@@ -120,11 +120,6 @@ impl Queues {
         self.memory.close_part()
     }
 
-    /// Writes what is fresh in queues whose QP is fresh or reset.
-    pub(crate) fn write_fresh(&self, first_index: u64) -> Result<()> {
-        write_fresh(&self.memory, &self.layout, first_index)
-    }
-
     pub(crate) fn cq_owner(&self) -> &Cq {
         &self.cq
     }
@@ -184,6 +179,17 @@ impl Queues {
             let kind = DriverErrorKind::InvalidArgument;
             Error::driver("read the QP handle")(DriverError::new("copy", kind, error.to_string()))
         })
+    }
+
+    /// Makes a queue that was stopped, and has no fault, live again.
+    pub(crate) fn clear_stop(&self) -> Result<()> {
+        let state = State(self.read_handle()?.state.word);
+        if state.is_stopped() && !state.is_fault() {
+            let word = self.layout.handle + offset_of!(QpHandle, state) as u64;
+            let live = State(state.0 & !State::STOP);
+            self.memory.write(word, &live.0.to_le_bytes())?;
+        }
+        Ok(())
     }
 
     /// Makes the handle one that every kernel refuses: version 0 is none.

@@ -18,6 +18,7 @@ pub struct NicConfig {
     pub seed: u64,
     /// Index at which the send queue of a new or reset QP and a new CQ start. Hardware starts at 0; another value brings a
     /// test near a wrap at once. Doorbell records must hold its low bits (16 of a send queue, 24 of a CQ) from the start.
+    /// At most 2^62.
     pub first_index: u64,
     /// What the port is.
     pub link_layer: LinkLayer,
@@ -57,6 +58,8 @@ impl Default for NicConfig {
 
 /// log2 of the deepest send queue whose 16-bit indices are unambiguous.
 pub(crate) const MAX_LOG_SQ_DEPTH: u8 = 15;
+/// Indices that start here do not overflow in any run's time.
+pub(crate) const MAX_FIRST_INDEX: u64 = 1 << 62;
 /// Ports of the NIC.
 pub(crate) const PORTS: u8 = 1;
 /// Completion vectors, with one event queue each.

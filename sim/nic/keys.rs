@@ -157,7 +157,7 @@ pub(crate) fn object_of(key: u32) -> ObjectId {
     ObjectId::new(ObjectKind::MKey, key >> 8)
 }
 
-/// Checks a request in the order of IBA 10.6.4 and 11.2.8: key, PD, rights, bounds.
+/// Checks a request in the order of IBA 10.6: key, PD, rights, bounds.
 pub(crate) fn translate(keys: &Table<MKey>, request: Request) -> Result<Target, KeyFault> {
     let index = request.key >> 8;
     let Some(key) = keys.get(index) else {

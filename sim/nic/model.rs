@@ -7,7 +7,7 @@ use warpverbs_sim_bus::{Device, Dma, Fault, FaultKind, Step};
 use warpverbs_wire::doorbell::Doorbell;
 use warpverbs_wire::prm::qpc::QpState;
 
-use crate::config::{GidEntry, NicConfig, PortInfo};
+use crate::config::{GidEntry, MAX_FIRST_INDEX, NicConfig, PortInfo};
 use crate::error::NicError;
 use crate::faults::{Faults, InjectedFault};
 use crate::findings::{Finding, FindingKind, Findings};
@@ -36,7 +36,8 @@ pub struct NicModel {
 
 impl NicModel {
     /// A NIC with no objects.
-    pub fn new(config: NicConfig) -> Self {
+    pub fn new(mut config: NicConfig) -> Self {
+        config.first_index = config.first_index.min(MAX_FIRST_INDEX);
         Self {
             schedule: Schedule::new(config.seed),
             config,

@@ -8,6 +8,7 @@
 //! number names nothing.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt;
 
 use crate::cq::Cq;
@@ -110,9 +111,11 @@ impl<T> Table<T> {
                 self.next = self.first;
                 self.wrapped = true;
             }
-            if !self.live.contains_key(&id) {
-                let object = make(id);
-                self.live.insert(id, Counted { users: 0, object });
+            if let Entry::Vacant(vacant) = self.live.entry(id) {
+                vacant.insert(Counted {
+                    users: 0,
+                    object: make(id),
+                });
                 return Ok(id);
             }
         }

@@ -23,7 +23,7 @@ pub(crate) struct RemoteRequest {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Admitted {
     pub(crate) peer: u32,
-    /// `None` for a message of 0 bytes: its key is not looked at (IBA 9.7.4.1.6, C9-88).
+    /// `None` for a message of 0 bytes: its key is not looked at (IBA 9.7.4.1).
     pub(crate) target: Option<Target>,
 }
 
@@ -62,7 +62,7 @@ pub(crate) fn admit(
         Right::RemoteRead => responder.context.rre,
         Right::LocalRead | Right::LocalWrite => false,
     };
-    // Packets between the first and the last are as long as the responder's path MTU (IBA 9.7.4.1.6).
+    // Packets between the first and the last are as long as the responder's path MTU (IBA 9.7.4.1).
     let sizes_match =
         request.len <= responder.mtu().min(requester.mtu()) || responder.mtu() == requester.mtu();
     if !allowed || !sizes_match || request.len > responder.max_message() {

@@ -47,7 +47,7 @@ impl Schedule {
             };
         }
         self.turns += 1;
-        if !self.watched.is_empty() && self.turns % WATCH_EVERY == 0 {
+        if !self.watched.is_empty() && self.turns.is_multiple_of(WATCH_EVERY) {
             return Turn::Watch;
         }
         let at = match self.ready.len() {

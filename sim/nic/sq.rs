@@ -17,6 +17,8 @@ pub(crate) struct SendIndices {
     dbr: u64,
     /// A doorbell that a higher one has followed: the record must have reached it.
     judged: Option<u64>,
+    /// The last record that made no sense, so that it is reported once.
+    beyond: Option<u16>,
 }
 
 /// What a doorbell's index was.
@@ -52,6 +54,7 @@ impl SendIndices {
             doorbell: None,
             dbr: first,
             judged: None,
+            beyond: None,
         }
     }
 
@@ -97,8 +100,12 @@ impl SendIndices {
     /// Takes the low 16 bits of the doorbell record. In every state a later record makes WQEs available.
     pub(crate) fn record(&mut self, value: u16) -> Recorded {
         let Some(now) = self.unwrap(value) else {
-            return Recorded::Beyond;
+            return match self.beyond.replace(value) {
+                Some(last) if last == value => Recorded::Same,
+                _ => Recorded::Beyond,
+            };
         };
+        self.beyond = None;
         let last = self.dbr;
         self.dbr = now;
         self.producer = self.producer.max(now);

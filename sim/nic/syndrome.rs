@@ -69,13 +69,13 @@ checks! {
     CqUmemBounds = 0x03_000a, BadParameter, "the CQ ends inside the UMEM", "DOCA mlx5_prm.h create_cq_in";
     CqNoDbrUmem = 0x03_000b, BadParameter, "dbr_umem_valid is set", "assumed: bus addresses are not for users";
     CqDbrUmem = 0x03_000c, BadResource, "dbr_umem_id is a UMEM", "DOCA mlx5_prm.h cqc";
-    CqDbrAlign = 0x03_000d, BadParameter, "dbr_addr is a multiple of 8", "hardware-facts: DBR 8-byte aligned";
+    CqDbrAlign = 0x03_000d, BadParameter, "dbr_addr is a multiple of 8", "docs/hardware-facts.md";
     CqDbrBounds = 0x03_000e, BadParameter, "the doorbell record ends inside the UMEM", "DOCA mlx5_prm.h cqc";
     CqExhausted = 0x03_000f, NoResources, "a CQ number is left", "PRM, command return status";
     CqNotFound = 0x03_0010, BadResource, "the CQ exists", "PRM, command return status";
     CqUid = 0x03_0011, BadResource, "the CQ is of the caller's uid", "Linux devx.c: objects belong to a uid";
     CqUmemAccess = 0x03_0013, BadParameter, "the CQ's UMEM allows local write", "assumed";
-    CqBusy = 0x03_0012, ResourceBusy, "no QP uses the CQ", "lifecycle: a referenced object is not destroyed";
+    CqBusy = 0x03_0012, ResourceBusy, "no QP uses the CQ", "PRM, command return status: RES_BUSY";
 
     QpService = 0x04_0001, BadParameter, "st is RC", "assumed: other services are not modelled";
     QpPd = 0x04_0002, BadResource, "pd is a PD", "mlx5_ifc qpc.pd";
@@ -92,10 +92,10 @@ checks! {
     QpUmemBounds = 0x04_000d, BadParameter, "the send queue ends inside the UMEM", "mlx5_ifc create_qp_in.wq_umem_id";
     QpNoDbrUmem = 0x04_000e, BadParameter, "dbr_umem_valid is set", "assumed: bus addresses are not for users";
     QpDbrUmem = 0x04_000f, BadResource, "dbr_umem_id is a UMEM", "mlx5_ifc qpc.dbr_umem_id";
-    QpDbrAlign = 0x04_0010, BadParameter, "dbr_addr is a multiple of 8", "hardware-facts: DBR 8-byte aligned";
+    QpDbrAlign = 0x04_0010, BadParameter, "dbr_addr is a multiple of 8", "docs/hardware-facts.md";
     QpDbrBounds = 0x04_0011, BadParameter, "the doorbell record ends inside the UMEM", "mlx5_ifc qpc.dbr_addr";
     QpDbrMode = 0x04_0012, BadParameter, "send_dbr_mode is one the capabilities name", "DOCA cmd_hca_cap_2.send_dbr_mode_no_dbr_ext";
-    QpScatterToCqe = 0x04_0013, BadParameter, "cs_req and cs_res are zero", "hardware-facts: cs_req = cs_res = 0";
+    QpScatterToCqe = 0x04_0013, BadParameter, "cs_req and cs_res are zero", "DOCA doca_verbs_qp.cpp: off; not modelled";
     QpSignature = 0x04_0014, BadParameter, "wq_signature is off", "assumed: not modelled";
     QpNumber = 0x04_0015, BadParameter, "input_qpn is zero", "assumed: the NIC chooses the number";
     QpTimestamp = 0x04_0016, BadParameter, "ts_format is free-running or default", "mlx5_ifc roce_cap.qp_ts_format";
@@ -108,10 +108,10 @@ checks! {
     RtrState = 0x05_0002, BadQpState, "INIT2RTR finds the QP in INIT", "PRM, QP state machine; IBA 10.3.1";
     RtsState = 0x05_0003, BadQpState, "RTR2RTS finds the QP in RTR", "PRM, QP state machine; IBA 10.3.1";
     OptParam = 0x05_0004, BadParameter, "opt_param_mask names only fields that the transition takes", "Linux mlx5 qp.c: opt_mask";
-    PathMigration = 0x05_0005, BadParameter, "pm_state is MIGRATED", "hardware-facts: pm_state MIGRATED";
+    PathMigration = 0x05_0005, BadParameter, "pm_state is MIGRATED", "DOCA doca_verbs_qp.cpp: MLX5_QPC_PM_STATE_MIGRATED";
     Port = 0x05_0006, BadIndex, "vhca_port_num is a port", "mlx5_ifc ads.vhca_port_num";
     PkeyIndex = 0x05_0007, BadIndex, "pkey_index is in the table", "mlx5_ifc ads.pkey_index";
-    RemoteAtomic = 0x05_0008, BadParameter, "rae is off: atomics are not offered", "hardware-facts: rae by capability";
+    RemoteAtomic = 0x05_0008, BadParameter, "rae is off: atomics are not offered", "mlx5_ifc cmd_hca_cap.atomic";
     Mtu = 0x05_0009, BadParameter, "mtu is one of 256 to 4096 bytes and at most the port's", "mlx5_ifc qpc.mtu; IBA 10.3.1";
     MaxMessage = 0x05_000a, BadParameter, "log_msg_max is at most the device's", "mlx5_ifc cmd_hca_cap.log_max_msg";
     GidIndex = 0x05_000b, BadIndex, "src_addr_index is a filled entry of the GID table", "mlx5_ifc ads.src_addr_index";
@@ -121,13 +121,13 @@ checks! {
 
     MkeyMode = 0x06_0001, BadParameter, "the access mode is MTT", "assumed: others are not modelled";
     MkeyNoUmem = 0x06_0002, BadParameter, "mkey_umem_valid is set", "assumed: page lists are not modelled";
-    MkeyUmem = 0x06_0003, BadResource, "mkey_umem_id is a UMEM", "uverbs-abi: create_mkey mkey_umem_id";
+    MkeyUmem = 0x06_0003, BadResource, "mkey_umem_id is a UMEM", "DPDK mlx5_prm.h create_mkey_in";
     MkeyPd = 0x06_0004, BadResource, "pd is a PD", "mlx5_ifc mkc.pd";
     MkeyLength = 0x06_0005, BadParameter, "len is not zero and length64 is off", "mlx5_ifc mkc.len";
-    MkeyBounds = 0x06_0006, BadParameter, "the key's range ends inside the UMEM", "uverbs-abi: create_mkey mkey_umem_offset";
+    MkeyBounds = 0x06_0006, BadParameter, "the key's range ends inside the UMEM", "DPDK mlx5_prm.h create_mkey_in";
     MkeyAddress = 0x06_0007, BadParameter, "start_addr + len does not leave the address space", "mlx5_ifc mkc.start_addr";
     MkeyQpn = 0x06_0008, BadParameter, "qpn is 0xffffff: any QP", "mlx5_ifc mkc.qpn; others assumed";
-    MkeyRights = 0x06_0009, BadParameter, "remote write and remote atomic come with local write", "IBA 10.6.3.1";
+    MkeyRights = 0x06_0009, BadParameter, "remote write and remote atomic come with local write", "IBA 10.6";
     MkeyUmr = 0x06_000a, BadParameter, "free and umr_en are off", "assumed: UMR is not modelled";
     MkeyFlags = 0x06_000b, BadParameter, "data_direct and pg_access are off", "mlx5_ifc cmd_hca_cap.data_direct";
     MkeyExhausted = 0x06_000c, NoResources, "an MKey index is left", "PRM, command return status";

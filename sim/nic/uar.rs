@@ -3,6 +3,8 @@
 //! Knows: the registers of a page.
 //! Must not know: queue pairs.
 
+use warpverbs_wire::doorbell::{REGISTER, REGISTER_CQ_ARM};
+
 /// Kinds of doorbell page (`MLX5DV_UAR_ALLOC_TYPE_*`). All answer the same registers; they differ in how a CPU maps them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UarKind {
@@ -17,9 +19,11 @@ pub enum UarKind {
 /// log2 of a page's bytes: `log_uar_page_sz` 0, 4 KiB pages.
 const LOG_PAGE: u32 = 12;
 /// The CQ doorbell (`MLX5_CQ_DOORBELL`).
-const CQ_DOORBELL: u64 = 0x20;
+const CQ_DOORBELL: u64 = REGISTER_CQ_ARM as u64;
 /// The send doorbell: first BlueFlame buffer (`MLX5_BF_OFFSET`).
-const SEND_DOORBELL: u64 = 0x800;
+const SEND_DOORBELL: u64 = REGISTER as u64;
+/// The rest of the BlueFlame buffers.
+const BLUEFLAME: u64 = SEND_DOORBELL + 1;
 /// End of the page's four BlueFlame buffers of 256 bytes each: two rings of `bf_reg_size` 512 (rdma-core
 /// providers/mlx5, alternating buffers).
 const BLUEFLAME_END: u64 = 0xc00;
@@ -43,7 +47,7 @@ pub(crate) fn locate(offset: u64) -> (u32, Register) {
     let register = match offset & ((1 << LOG_PAGE) - 1) {
         SEND_DOORBELL => Register::Send,
         CQ_DOORBELL => Register::CqArm,
-        SEND_DOORBELL..BLUEFLAME_END => Register::BlueFlame,
+        BLUEFLAME..BLUEFLAME_END => Register::BlueFlame,
         _ => Register::None,
     };
     (page, register)

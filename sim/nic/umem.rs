@@ -89,8 +89,12 @@ impl Umem {
     /// `cqc.page_offset`), and a queue entry has 64 bytes. Without page sizes the kernel promises offset 0 only.
     pub(crate) fn is_queue_offset(&self, offset: u64) -> bool {
         match self.page {
-            None => offset == 0 && self.range.bus_addr % 64 == 0,
-            Some(page) => self.range.bus_addr.wrapping_add(offset) % (page / 64).max(64) == 0,
+            None => offset == 0 && self.range.bus_addr.is_multiple_of(64),
+            Some(page) => self
+                .range
+                .bus_addr
+                .wrapping_add(offset)
+                .is_multiple_of((page / 64).max(64)),
         }
     }
 

@@ -40,6 +40,8 @@ pub struct Options {
     pub ptx: Option<String>,
     /// Simulated time that one wait of a thread may take.
     pub wait_deadline: Duration,
+    /// Steps of the GPU without progress before it reports a livelock.
+    pub step_budget: Option<u64>,
     /// What the destination's region allows.
     pub access: Access,
 }
@@ -62,6 +64,7 @@ impl Default for Options {
             first_index: 0,
             ptx: None,
             wait_deadline: Duration::from_millis(50),
+            step_budget: None,
             access: Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ,
         }
     }
@@ -148,6 +151,11 @@ impl Options {
             .seed(self.seed)
             .scheduler(self.scheduler)
             .first_index(self.first_index)
+            .gpu_config(|gpu| {
+                if let Some(budget) = self.step_budget {
+                    gpu.step_budget = budget;
+                }
+            })
             .build()
     }
 

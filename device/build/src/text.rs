@@ -48,7 +48,7 @@ pub(crate) fn check(text: &str, strict: bool) -> Vec<Finding> {
         findings.push(Finding {
             line: 0,
             text: String::new(),
-            reason: "it has no kernel and no visible function: are they `#[unsafe(no_mangle)] pub`?",
+            reason: "it has no kernel and no visible function: are they `pub`, and `no_mangle`?",
         });
     }
     findings

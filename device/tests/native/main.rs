@@ -4,6 +4,7 @@
 mod completions;
 mod posts;
 mod queue;
+mod reads;
 mod threads;
 
 use warpverbs_device::{Local, Remote};

@@ -181,6 +181,12 @@ impl WorldBuilder {
         self
     }
 
+    /// Ports are InfiniBand, addressed by LID. Without this they are RoCE v2.
+    pub fn infiniband(mut self) -> Self {
+        self.nic.link_layer = warpverbs_sim_nic::LinkLayer::InfiniBand;
+        self
+    }
+
     /// Changes other options of the NICs.
     pub fn nic_config(mut self, change: impl FnOnce(&mut NicConfig)) -> Self {
         change(&mut self.nic);

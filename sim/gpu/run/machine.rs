@@ -160,8 +160,8 @@ impl Machine {
     ) -> Result<Advanced, Box<RunReport>> {
         let end = self.steps.saturating_add(steps);
         while self.steps < end {
-            self.start_blocks(bus)?;
             self.collect(&mut finished);
+            self.start_blocks(bus)?;
             self.wake();
             if self.ready.is_empty() {
                 if self.order.is_empty() {

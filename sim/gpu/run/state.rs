@@ -13,8 +13,9 @@ use crate::report::FailureKind;
 pub(crate) const WARP: u32 = 32;
 /// Named barriers of a block (PTX ISA, "bar").
 pub(crate) const BARRIERS: usize = 16;
-/// Most slots of all frames of a thread.
+/// Most slots of all frames of a thread, and most frames.
 const MAX_SLOTS: usize = 1 << 20;
+const MAX_FRAMES: usize = 4096;
 
 /// A failed instruction.
 #[derive(Debug)]
@@ -146,7 +147,7 @@ impl Thread {
             }
         };
         let base = self.slots.len();
-        if base + callee.template.len() > MAX_SLOTS {
+        if base + callee.template.len() > MAX_SLOTS || self.frames.len() >= MAX_FRAMES {
             return Err(overflow());
         }
         if local.saturating_add(callee.local_bytes) > self.local.1 {

@@ -33,6 +33,7 @@ pub(super) fn create(
         .umems
         .get(request.cq_umem_id)
         .ok_or(Check::CqUmem)?;
+    require(umem.is_writable(), Check::CqUmemAccess)?;
     require(
         umem.is_queue_offset(request.cq_umem_offset),
         Check::CqUmemOffset,

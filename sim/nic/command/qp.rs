@@ -128,7 +128,7 @@ pub(super) fn query(
     })
 }
 
-/// Allowed in every state (IBA 10.2.4.4): outstanding work is dropped without completion.
+/// Allowed in every state (IBA 10.2.4): outstanding work is dropped without completion.
 pub(super) fn destroy(
     model: &mut NicModel,
     uid: u16,

@@ -36,7 +36,7 @@ fn write_fails(
     cq.assert_empty(rig);
     assert_eq!(rig.state(a.qpn), QpState::Err);
     // A refused requester takes the responder along; a local error does not.
-    let peer = if syndrome >= 0x12 && syndrome <= 0x14 {
+    let peer = if (0x12..=0x14).contains(&syndrome) {
         QpState::Err
     } else {
         QpState::Rts

@@ -4,6 +4,7 @@ mod commands;
 mod completions;
 mod doorbells;
 mod errors;
+mod facts;
 mod formats;
 mod objects;
 mod properties;

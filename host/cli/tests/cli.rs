@@ -1,0 +1,304 @@
+//! The command line contract: what runs, what is refused, what scripts read.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn warpverbs(args: &str) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_warpverbs"))
+        .args(args.split_whitespace())
+        .output()
+        .unwrap()
+}
+
+/// Runs `perf ... --json`; the exit code and the one object on stdout.
+fn perf(args: &str) -> (i32, Value) {
+    let output = warpverbs(&format!("perf {args} --json"));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(text.lines().count(), 1, "{args}: {text}");
+    (
+        output.status.code().unwrap(),
+        serde_json::from_str(&text).unwrap(),
+    )
+}
+
+#[track_caller]
+fn verified(args: &str) -> Value {
+    let (code, run) = perf(args);
+    assert_eq!(code, 0, "{args}: {run}");
+    assert_eq!(run["verified"], true, "{args}: {run}");
+    assert_eq!(run["errors"], 0, "{args}: {run}");
+    assert_eq!(run["findings"], 0, "{args}: {run}");
+    run
+}
+
+/// Exit code and the one line on stderr.
+#[track_caller]
+fn refused(args: &str) -> (i32, String) {
+    let output = warpverbs(args);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(said.lines().count(), 1, "{args}: {said}");
+    (output.status.code().unwrap(), said)
+}
+
+fn committed_ptx() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../ptx/sm_70.ptx")
+}
+
+/// A file that is gone at the end of the test.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str, text: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("warpverbs-{}-{name}", std::process::id()));
+        fs::write(&path, text).unwrap();
+        Self(path)
+    }
+    fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn the_object_has_the_fields_that_scripts_read() {
+    let run = verified("write-bw --iters 100");
+    for field in [
+        "test",
+        "nic",
+        "gpu",
+        "size",
+        "iters",
+        "qps",
+        "threads",
+        "sharing",
+        "doorbell",
+        "cq",
+        "check",
+        "seed",
+        "ops",
+        "bytes",
+        "verified",
+        "errors",
+        "findings",
+        "seconds",
+        "executed_instructions_per_op",
+        "loads_per_op",
+        "stores_per_op",
+        "doorbells_per_op",
+        "atomics_per_op",
+        "fences_per_op",
+        "ordered_ops_per_op",
+        "poll_instructions_per_op",
+        "spin_instructions_per_op",
+    ] {
+        assert!(!run[field].is_null(), "{field}");
+    }
+    assert_eq!(run["ops"], 100);
+    assert_eq!(run["bytes"], 100 * 4096);
+    assert!(run["nic"].as_str().unwrap().contains("sim"));
+    assert!(run["gpu"].as_str().unwrap().contains("sim"));
+}
+
+#[test]
+fn a_seed_replays_its_run_and_another_takes_another_way() {
+    for args in [
+        "write-bw --sharing gpu --threads 64 --qps 4 --cq collapsed --iters 64",
+        "write-bw --sharing exclusive --cq ring --iters 500",
+        "read-bw --sharing gpu --threads 16 --qps 2 --iters 50",
+        "write-lat --iters 100",
+    ] {
+        let mut ways = Vec::new();
+        for seed in [1, 2, 3] {
+            let run = || {
+                let mut run = verified(&format!("{args} --seed {seed}"));
+                run.as_object_mut().unwrap().remove("seconds");
+                run
+            };
+            let first = run();
+            assert_eq!(first, run(), "{args} --seed {seed}");
+            ways.push(first["simulated_ns"].clone());
+        }
+        ways.dedup();
+        assert!(ways.len() > 1, "{args}: three seeds took {ways:?}");
+    }
+}
+
+#[test]
+fn a_post_costs_what_it_is_promised_to() {
+    for cq in ["collapsed", "ring"] {
+        for (sharing, most) in [
+            ("exclusive --iters 2000", 60.0),
+            ("gpu --threads 64 --qps 4 --iters 64", 90.0),
+        ] {
+            let run = verified(&format!("write-bw --cq {cq} --sharing {sharing}"));
+            let post = run["executed_instructions_per_op"].as_f64().unwrap();
+            let around = run["other_instructions_per_op"].as_f64().unwrap();
+            assert!(post + around <= most, "{cq} {sharing}: {post} + {around}");
+            assert_eq!(run["doorbells_per_op"], 1.0);
+            assert_eq!(run["fences_per_op"], 2.0);
+        }
+    }
+}
+
+#[test]
+fn rings_wrap_and_indices_pass_sixteen_bits() {
+    for cq in ["collapsed", "ring"] {
+        verified(&format!(
+            "write-bw --depth 2 --size 1 --iters 500 --cq {cq}"
+        ));
+        verified(&format!(
+            "write-bw --depth 16 --threads 8 --sharing gpu --iters 100 --cq {cq}"
+        ));
+        verified(&format!(
+            "write-bw --depth 1024 --size 8 --iters 70000 --cq {cq}"
+        ));
+    }
+}
+
+#[test]
+fn sizes_of_all_kinds_arrive() {
+    for size in [1, 2, 7, 8, 9, 63, 4095, 4097, 100_000] {
+        verified(&format!("write-bw --iters 40 --size {size}"));
+        verified(&format!("read-bw --iters 40 --size {size} --cq ring"));
+        verified(&format!("write-lat --iters 300 --size {size}"));
+    }
+}
+
+#[test]
+fn bad_usage_is_one_line_and_exit_code_2() {
+    for (args, word) in [
+        ("perf write-bw --size 0", "--size"),
+        ("perf write-bw --size 1073741825", "--size"),
+        ("perf write-bw --size -1", "-1"),
+        ("perf write-bw --depth 100", "128 is the next"),
+        ("perf write-bw --depth 0", "--depth"),
+        ("perf write-bw --depth 65536", "--depth"),
+        ("perf write-bw --iters 0", "--iters"),
+        ("perf write-bw --qps 0", "--qps"),
+        ("perf write-bw --threads 0", "--threads"),
+        ("perf write-bw --threads 2", "--sharing gpu"),
+        (
+            "perf write-bw --sharing gpu --threads 65536 --size 1048576",
+            "--threads",
+        ),
+        ("perf write-bw --sharing warp", "--sharing"),
+        ("perf write-bw --cq onerror", "--cq"),
+        ("perf write-bw --doorbell bf", "--doorbell"),
+        ("perf write-bw --order gpu", "--order"),
+        ("perf write-bw --seed x", "--seed"),
+        ("perf write-bw --trace x", "--trace"),
+        ("perf write-lat --threads 3", "--threads"),
+        ("perf send-bw", "send-bw"),
+        ("perf", "<TEST>"),
+        ("doctor", "doctor"),
+    ] {
+        let (code, said) = refused(args);
+        assert_eq!(code, 2, "{args}: {said}");
+        assert!(said.contains(word), "{args}: {said}");
+    }
+}
+
+#[test]
+fn an_unknown_device_is_one_line_and_exit_code_1() {
+    for args in ["perf write-bw --nic mlx5_0", "perf write-bw --gpu 7"] {
+        let (code, said) = refused(args);
+        assert_eq!(code, 1, "{args}: {said}");
+        assert!(said.contains("sim"), "{args}: {said}");
+    }
+}
+
+#[test]
+fn ptx_that_does_not_load_is_named_with_its_line() {
+    let text = fs::read_to_string(committed_ptx()).unwrap();
+    let unknown = text.replacen("fence.acq_rel.sys;", "fence.proxy.magic;", 1);
+    assert_ne!(unknown, text);
+    let line = 1 + unknown
+        .lines()
+        .position(|line| line.contains("fence.proxy.magic"))
+        .unwrap();
+    let file = Scratch::new("unknown.ptx", &unknown);
+    for args in ["ptx check FILE", "perf write-bw --ptx FILE"] {
+        let (code, said) = refused(&args.replace("FILE", file.path()));
+        assert_eq!(code, 1, "{said}");
+        assert!(
+            said.contains(&line.to_string()) && said.contains("fence.proxy.magic"),
+            "{said}"
+        );
+    }
+    assert_eq!(refused("perf write-bw --ptx /no/such/file").0, 1);
+    // Another device ABI.
+    let other = text.replacen("wv_device_abi[4] = {1}", "wv_device_abi[4] = {9}", 1);
+    assert_ne!(other, text);
+    let file = Scratch::new("abi.ptx", &other);
+    let (code, said) = refused(&format!("perf write-bw --ptx {}", file.path()));
+    assert_eq!(code, 1);
+    assert!(said.contains('9') && said.contains("ABI"), "{said}");
+}
+
+#[test]
+fn the_embedded_ptx_is_listed_and_checks() {
+    let listed = warpverbs("ptx list");
+    let text = String::from_utf8(listed.stdout).unwrap();
+    for kernel in ["wv_write_bw", "wv_read_bw", "wv_write_lat"] {
+        assert!(text.contains(kernel), "{text}");
+    }
+    let checked = warpverbs(&format!("ptx check {}", committed_ptx().display()));
+    assert!(checked.status.success());
+}
+
+/// Takes each 16-byte segment store out of the kernel in turn: whichever mode runs it must fail, and no mode may
+/// report success over data that is not there.
+#[test]
+fn no_segment_store_can_be_left_out() {
+    let text = fs::read_to_string(committed_ptx()).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    let start = lines
+        .iter()
+        .position(|line| line.contains(".entry wv_write_bw"))
+        .unwrap();
+    let end = lines[start + 1..]
+        .iter()
+        .position(|line| line.contains(".entry"))
+        .map_or(lines.len(), |more| start + 1 + more);
+    let stores: Vec<usize> = (start..end)
+        .filter(|at| {
+            let line = lines[*at].trim_start();
+            line.starts_with("st.") && line.contains(".v2.")
+        })
+        .filter(|at| lines[at - 1].contains("begin inline asm"))
+        .collect();
+    // Three segments in each of eight modes.
+    assert!(stores.len() >= 24, "{}", stores.len());
+    for store in stores {
+        let mut mutant = lines.clone();
+        mutant.remove(store);
+        let file = Scratch::new(&format!("mutant{store}.ptx"), &mutant.join("\n"));
+        let failed = ["exclusive", "gpu"].iter().any(|sharing| {
+            ["collapsed", "ring"].iter().any(|cq| {
+                ["db", "early"].iter().any(|doorbell| {
+                    let (code, run) = perf(&format!(
+                        "write-bw --iters 20 --size 64 --depth 8 --sharing {sharing} --cq {cq} --doorbell {doorbell} --ptx {}",
+                        file.path()
+                    ));
+                    if code == 1 {
+                        assert!(
+                            run["verified"] == false || run["findings"].as_u64().unwrap() > 0,
+                            "{run}"
+                        );
+                        assert!(!run["messages"].as_array().unwrap().is_empty(), "{run}");
+                    }
+                    code == 1
+                })
+            })
+        });
+        assert!(failed, "line {}: {}", store + 1, lines[store]);
+    }
+}
