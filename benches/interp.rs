@@ -72,8 +72,13 @@ fn run(ptx: &str, threads: u32, rounds: u32) -> u64 {
     let bus = Bus::new(Box::new(FastMemory::new()));
     let data = {
         let mut bus = bus.lock();
-        let data = bus.memory.alloc(Space::Device, 4096, 256, "data").expect("memory");
-        bus.memory.write(Access::HOST_COPY, data, &[0; 4096]).expect("memory");
+        let data = bus
+            .memory
+            .alloc(Space::Device, 4096, 256, "data")
+            .expect("memory");
+        bus.memory
+            .write(Access::HOST_COPY, data, &[0; 4096])
+            .expect("memory");
         data
     };
     let mut gpu = GpuModel::new(GpuConfig::default(), Arc::clone(&bus));

@@ -62,6 +62,7 @@ mod export;
 mod kernels;
 #[allow(unsafe_code)]
 mod launch;
+mod module;
 pub mod ptx;
 mod resource;
 mod teardown;
@@ -73,7 +74,8 @@ pub use export::{ExportedQp, QpFault, QpProgress, QpStatus};
 pub use kernels::{
     Bandwidth, Direction, Doorbell, Latency, LatencyEnd, Run, RunReport, Sharing, ThreadReport,
 };
-pub use launch::{Kernel, Launch, Module, Stream, View};
+pub use launch::{Launch, Stream, View};
+pub use module::{Kernel, Module};
 pub use resource::{
     Capabilities, Context, CqForm, GpuContext, GpuMemory, HostMemory, Mr, Pd, QpConfig, QueuePair,
     RemoteMr,

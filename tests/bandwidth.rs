@@ -3,8 +3,8 @@
 mod common;
 
 use common::Options;
-use warpverbs::driver::Phase;
 use warpverbs::driver::sim::Scheduler;
+use warpverbs::driver::{Phase, WriteOrdering};
 use warpverbs::{CqForm, Direction, Doorbell, Sharing};
 
 const SCHEDULERS: [Scheduler; 2] = [Scheduler::Independent, Scheduler::Converge];
@@ -33,6 +33,28 @@ fn one_thread_reads() {
             ..Options::default()
         };
         options.run().unwrap().expect_success();
+    }
+}
+
+#[test]
+fn reads_end_with_a_dump_where_the_gpu_does_not_order_the_nics_writes() {
+    const DUMP: u8 = 0x23;
+    for sharing in [Sharing::Exclusive, Sharing::Gpu] {
+        for (write_ordering, dumps) in
+            [(WriteOrdering::Owner, None), (WriteOrdering::None, Some(2))]
+        {
+            let options = Options {
+                direction: Direction::Read,
+                sharing,
+                threads: 2,
+                qps: 2,
+                write_ordering,
+                ..Options::default()
+            };
+            let outcome = options.run().unwrap();
+            outcome.expect_success();
+            assert_eq!(outcome.stats.executed.get(&DUMP).copied(), dumps);
+        }
     }
 }
 

@@ -173,7 +173,7 @@ fn a_stopped_qp_is_exported_again_and_goes_on() {
 #[test]
 fn an_idle_qp_has_nothing_to_flush_wherever_its_indices_start() {
     let options = Options {
-        first_index: (1 << 16) - 100,
+        first_index: (1 << 16) - 20,
         ..Options::default()
     };
     let bench = options.bench().unwrap();

@@ -168,6 +168,27 @@ fn regions_too_small_are_refused_before_the_launch() {
 }
 
 #[test]
+fn a_qp_is_not_given_twice() {
+    let options = Options {
+        threads: 2,
+        ..Options::default()
+    };
+    let bench = options.bench().unwrap();
+    let qps = [bench.qps[0].clone(), bench.qps[0].clone()];
+    let error = options
+        .bandwidth()
+        .launch(
+            &bench.module,
+            &bench.stream,
+            &qps,
+            &bench.source_mr,
+            &bench.target_mr.remote(),
+        )
+        .unwrap_err();
+    assert!(error.to_string().contains("given twice"), "{error}");
+}
+
+#[test]
 fn bad_options_of_a_qp_are_refused_by_name() {
     let world = Options::default().world();
     let nic = Context::open(world.nic()).unwrap();

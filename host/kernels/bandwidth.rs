@@ -14,7 +14,8 @@ use super::{DEFAULT_WAIT_DEADLINE, Doorbell, Sharing, check_qps, nanos};
 use crate::driver::LaunchShape;
 use crate::error::{Error, Result};
 use crate::export::ExportedQp;
-use crate::launch::{Module, Stream, View};
+use crate::launch::{Stream, View};
+use crate::module::Module;
 use crate::resource::{GpuContext, Mr, RemoteMr};
 
 /// Which way a bandwidth kernel moves data.
@@ -184,7 +185,8 @@ impl Bandwidth {
                 "give a QP for each thread, or share the QPs",
             );
         }
-        check_qps(gpu, qps, self.size, self.direction == Direction::Read)?;
+        let each: Vec<_> = qps.iter().collect();
+        check_qps(gpu, &each, self.size)?;
         for (which, len) in [("local", local.len()), ("remote", remote.len)] {
             if self.region_len().is_none_or(|needed| needed > len) {
                 return wrong(

@@ -14,7 +14,8 @@ use super::{DEFAULT_WAIT_DEADLINE, Doorbell, check_qps, nanos};
 use crate::driver::LaunchShape;
 use crate::error::{Error, Result};
 use crate::export::ExportedQp;
-use crate::launch::{Module, Stream, View};
+use crate::launch::{Stream, View};
+use crate::module::Module;
 use crate::resource::{GpuContext, Mr};
 
 /// One end of a [`Latency`] run.
@@ -119,7 +120,7 @@ impl Latency {
                 cure: "give each at least 1",
             });
         }
-        check_qps(gpu, ends.iter().map(|end| end.qp), self.size, false)?;
+        check_qps(gpu, &[ends[0].qp, ends[1].qp], self.size)?;
         for mr in ends.iter().flat_map(|end| [end.outbox, end.inbox]) {
             if !mr.is_on(gpu) || mr.len() < u64::from(self.size) {
                 return Err(Error::InvalidArgument {

@@ -11,11 +11,11 @@ mod run;
 
 use std::time::Duration;
 
+use warpverbs_wire::abi;
+
 use crate::error::{Error, Result};
 use crate::export::ExportedQp;
 use crate::resource::GpuContext;
-
-use warpverbs_wire::abi;
 
 pub use bandwidth::{Bandwidth, Direction};
 pub use latency::{Latency, LatencyEnd};
@@ -24,7 +24,7 @@ pub use run::{Run, RunReport, ThreadReport};
 /// Which threads share a QP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Sharing {
-    /// None: each thread has a QP of its own.
+    /// None: each thread has a QP of its own. No other launch may use the QP meanwhile.
     #[default]
     Exclusive,
     /// All threads of the GPU: thread `t` uses QP `t % qps`.
@@ -53,13 +53,17 @@ impl Doorbell {
 /// Longer than a QP's retry time at timeout 14 and retry count 7, about 3.6 s (rule O9).
 const DEFAULT_WAIT_DEADLINE: Duration = Duration::from_secs(10);
 
-fn check_qps<'a>(
-    gpu: &GpuContext,
-    qps: impl IntoIterator<Item = &'a ExportedQp>,
-    size: u32,
-    reads: bool,
-) -> Result<()> {
-    for qp in qps {
+fn check_qps(gpu: &GpuContext, qps: &[&ExportedQp], size: u32) -> Result<()> {
+    for (at, qp) in qps.iter().enumerate() {
+        if qps[..at]
+            .iter()
+            .any(|earlier| earlier.handle() == qp.handle())
+        {
+            return Err(Error::InvalidArgument {
+                what: format!("QP {:#x} is given twice", qp.qpn()),
+                cure: "give each QP once",
+            });
+        }
         if !qp.qp().gpu().is(gpu) {
             return Err(Error::InvalidArgument {
                 what: format!("QP {:#x} is on another GPU than the module", qp.qpn()),
@@ -73,13 +77,6 @@ fn check_qps<'a>(
                     "{size} bytes are more than the port's largest message of 2^{log_max}"
                 ),
                 cure: "move less in one operation",
-            });
-        }
-        if reads && qp.qp().queues().read_needs_dump() {
-            return Err(Error::Unsupported {
-                what: "the GPU does not order the NIC's writes, so a completion does not prove that read data is visible"
-                    .into(),
-                cure: "write instead of reading, or use a GPU with owner write ordering",
             });
         }
     }

@@ -136,11 +136,6 @@ impl Queues {
         &self.map
     }
 
-    /// True if a read's completion does not prove that its data is visible to the GPU (rule O14).
-    pub(crate) fn read_needs_dump(&self) -> bool {
-        self.read_needs_dump
-    }
-
     /// Address of the handle on the GPU.
     pub(crate) fn handle_addr(&self) -> u64 {
         self.memory.addr() + self.layout.handle

@@ -42,7 +42,11 @@ impl fmt::Display for LoadError {
         if self.line == 0 {
             write!(f, "PTX module: {}", self.message)
         } else {
-            write!(f, "PTX line {}: {}: `{}`", self.line, self.message, self.text)
+            write!(
+                f,
+                "PTX line {}: {}: `{}`",
+                self.line, self.message, self.text
+            )
         }
     }
 }

@@ -151,79 +151,313 @@ pub(crate) enum Op {
     Join,
 
     // Data movement and arithmetic that is frequent enough for a case of its own.
-    Mov { d: Reg, a: Reg },
-    Trunc { sh: u8, d: Reg, a: Reg },
+    Mov {
+        d: Reg,
+        a: Reg,
+    },
+    Trunc {
+        sh: u8,
+        d: Reg,
+        a: Reg,
+    },
     /// Sign-extends from `64 - from` bits, then truncates to `64 - to`.
-    SignExtend { from: u8, to: u8, d: Reg, a: Reg },
-    Add { sh: u8, d: Reg, a: Reg, b: Reg },
-    Sub { sh: u8, d: Reg, a: Reg, b: Reg },
-    Mul { sh: u8, d: Reg, a: Reg, b: Reg },
-    Mad { sh: u8, d: Reg, a: Reg, b: Reg, c: Reg },
-    And { d: Reg, a: Reg, b: Reg },
-    Or { d: Reg, a: Reg, b: Reg },
-    Xor { d: Reg, a: Reg, b: Reg },
-    Shl { sh: u8, d: Reg, a: Reg, b: Reg },
-    ShrU { d: Reg, a: Reg, b: Reg },
-    Select { d: Reg, a: Reg, b: Reg, p: Reg },
-    SetEq { d: Reg, a: Reg, b: Reg },
-    SetNe { d: Reg, a: Reg, b: Reg },
-    SetLtU { d: Reg, a: Reg, b: Reg },
-    SetLeU { d: Reg, a: Reg, b: Reg },
-    SetLtS { sh: u8, d: Reg, a: Reg, b: Reg },
-    SetLeS { sh: u8, d: Reg, a: Reg, b: Reg },
+    SignExtend {
+        from: u8,
+        to: u8,
+        d: Reg,
+        a: Reg,
+    },
+    Add {
+        sh: u8,
+        d: Reg,
+        a: Reg,
+        b: Reg,
+    },
+    Sub {
+        sh: u8,
+        d: Reg,
+        a: Reg,
+        b: Reg,
+    },
+    Mul {
+        sh: u8,
+        d: Reg,
+        a: Reg,
+        b: Reg,
+    },
+    Mad {
+        sh: u8,
+        d: Reg,
+        a: Reg,
+        b: Reg,
+        c: Reg,
+    },
+    And {
+        d: Reg,
+        a: Reg,
+        b: Reg,
+    },
+    Or {
+        d: Reg,
+        a: Reg,
+        b: Reg,
+    },
+    Xor {
+        d: Reg,
+        a: Reg,
+        b: Reg,
+    },
+    Shl {
+        sh: u8,
+        d: Reg,
+        a: Reg,
+        b: Reg,
+    },
+    ShrU {
+        d: Reg,
+        a: Reg,
+        b: Reg,
+    },
+    Select {
+        d: Reg,
+        a: Reg,
+        b: Reg,
+        p: Reg,
+    },
+    SetEq {
+        d: Reg,
+        a: Reg,
+        b: Reg,
+    },
+    SetNe {
+        d: Reg,
+        a: Reg,
+        b: Reg,
+    },
+    SetLtU {
+        d: Reg,
+        a: Reg,
+        b: Reg,
+    },
+    SetLeU {
+        d: Reg,
+        a: Reg,
+        b: Reg,
+    },
+    SetLtS {
+        sh: u8,
+        d: Reg,
+        a: Reg,
+        b: Reg,
+    },
+    SetLeS {
+        sh: u8,
+        d: Reg,
+        a: Reg,
+        b: Reg,
+    },
     /// Everything else that is pure.
-    Alu { f: AluFn, d: Reg, a: Reg, b: Reg, c: Reg },
+    Alu {
+        f: AluFn,
+        d: Reg,
+        a: Reg,
+        b: Reg,
+        c: Reg,
+    },
     /// Pure, with four inputs or a second output.
-    Alu4 { f: Alu4Fn, d: Reg, second: Reg, a: Reg, b: Reg, c: Reg, e: Reg },
+    Alu4 {
+        f: Alu4Fn,
+        d: Reg,
+        second: Reg,
+        a: Reg,
+        b: Reg,
+        c: Reg,
+        e: Reg,
+    },
     /// `setp` with a second output or a combining predicate.
-    Setp { f: AluFn, d: Reg, q: Reg, a: Reg, b: Reg, c: Reg, negate: bool, combine: BoolOp },
+    Setp {
+        f: AluFn,
+        d: Reg,
+        q: Reg,
+        a: Reg,
+        b: Reg,
+        c: Reg,
+        negate: bool,
+        combine: BoolOp,
+    },
     /// `set`: all ones if the comparison holds.
-    Set { f: AluFn, d: Reg, a: Reg, b: Reg },
+    Set {
+        f: AluFn,
+        d: Reg,
+        a: Reg,
+        b: Reg,
+        c: Reg,
+        negate: bool,
+        combine: BoolOp,
+    },
     /// `mov` of a vector into a scalar of `count` parts.
-    Pack { d: Reg, regs: u32, bits: u8 },
+    Pack {
+        d: Reg,
+        regs: u32,
+        bits: u8,
+    },
     /// `mov` of a scalar into a vector.
-    Unpack { a: Reg, regs: u32, bits: u8 },
-    Cvta { d: Reg, a: Reg, window: Window, to_generic: bool },
-    IsSpace { d: Reg, a: Reg, window: Window },
-    Special { d: Reg, which: Special },
+    Unpack {
+        a: Reg,
+        regs: u32,
+        bits: u8,
+    },
+    Cvta {
+        d: Reg,
+        a: Reg,
+        window: Window,
+        to_generic: bool,
+    },
+    IsSpace {
+        d: Reg,
+        a: Reg,
+        window: Window,
+    },
+    Special {
+        d: Reg,
+        which: Special,
+    },
 
     // Memory.
-    Ld { d: Reg, base: Reg, offset: i32, m: Mem },
-    LdVec { regs: u32, base: Reg, offset: i32, m: Mem },
-    St { a: Reg, base: Reg, offset: i32, m: Mem },
-    StVec { regs: u32, base: Reg, offset: i32, m: Mem },
-    Atom { op: RmwOp, d: Reg, base: Reg, offset: i32, a: Reg, b: Reg, m: Mem },
+    Ld {
+        d: Reg,
+        base: Reg,
+        offset: i32,
+        m: Mem,
+    },
+    LdVec {
+        regs: u32,
+        base: Reg,
+        offset: i32,
+        m: Mem,
+    },
+    St {
+        a: Reg,
+        base: Reg,
+        offset: i32,
+        m: Mem,
+    },
+    StVec {
+        regs: u32,
+        base: Reg,
+        offset: i32,
+        m: Mem,
+    },
+    Atom {
+        op: RmwOp,
+        d: Reg,
+        base: Reg,
+        offset: i32,
+        a: Reg,
+        b: Reg,
+        m: Mem,
+    },
     /// From the kernel's parameter buffer (`kernel`) or the frame's parameter area.
-    LdParam { regs: u32, offset: u32, kernel: bool, size: u8, extend: u8 },
+    LdParam {
+        regs: u32,
+        offset: u32,
+        kernel: bool,
+        size: u8,
+        extend: u8,
+    },
     /// To the frame's parameter area.
-    StParam { regs: u32, offset: u32, size: u8 },
-    Fence { kind: FenceKind, scope: Scope },
+    StParam {
+        regs: u32,
+        offset: u32,
+        size: u8,
+    },
+    Fence {
+        kind: FenceKind,
+        scope: Scope,
+    },
     /// Accepted and without effect: `prefetch`.
     Nop,
 
     // Control.
-    Bra { target: u32 },
+    Bra {
+        target: u32,
+    },
     /// A branch that lanes take together under the converging scheduler. `join` is the immediate post-dominator.
-    Branch { target: u32, join: u32, pred: Reg, negated: bool },
-    BrxIdx { index: Reg, table: u32, join: u32 },
-    Call { site: u32 },
+    Branch {
+        target: u32,
+        join: u32,
+        pred: Reg,
+        negated: bool,
+    },
+    BrxIdx {
+        index: Reg,
+        table: u32,
+        join: u32,
+    },
+    Call {
+        site: u32,
+    },
     Ret,
     Exit,
     Trap,
     Brkpt,
     /// The end of a body without `ret`, where control must not come.
     FellOff,
-    Nanosleep { a: Reg },
+    Nanosleep {
+        a: Reg,
+    },
 
     // Between threads.
-    Bar { kind: BarKind, aligned: bool, id: Reg, count: Reg, d: Reg, p: Reg, negate: bool },
-    WarpBar { mask: Reg },
-    Shfl { mode: ShflMode, d: Reg, p: Reg, a: Reg, b: Reg, c: Reg, mask: Reg },
-    Vote { mode: VoteMode, d: Reg, p: Reg, negate: bool, mask: Reg },
-    Match { all: bool, wide: bool, d: Reg, p: Reg, a: Reg, mask: Reg },
-    Redux { op: ReduxOp, d: Reg, a: Reg, mask: Reg },
-    Elect { d: Reg, p: Reg, mask: Reg },
-    ActiveMask { d: Reg },
+    Bar {
+        kind: BarKind,
+        aligned: bool,
+        id: Reg,
+        count: Reg,
+        d: Reg,
+        p: Reg,
+        negate: bool,
+    },
+    WarpBar {
+        mask: Reg,
+    },
+    Shfl {
+        mode: ShflMode,
+        d: Reg,
+        p: Reg,
+        a: Reg,
+        b: Reg,
+        c: Reg,
+        mask: Reg,
+    },
+    Vote {
+        mode: VoteMode,
+        d: Reg,
+        p: Reg,
+        negate: bool,
+        mask: Reg,
+    },
+    Match {
+        all: bool,
+        wide: bool,
+        d: Reg,
+        p: Reg,
+        a: Reg,
+        mask: Reg,
+    },
+    Redux {
+        op: ReduxOp,
+        d: Reg,
+        a: Reg,
+        mask: Reg,
+    },
+    Elect {
+        d: Reg,
+        p: Reg,
+        mask: Reg,
+    },
+    ActiveMask {
+        d: Reg,
+    },
 }
 
 /// The registers of a vector operand.

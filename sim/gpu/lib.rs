@@ -30,7 +30,7 @@ pub use counters::{LaunchCounters, Phase, PhaseCounters};
 pub use decode::coverage;
 pub use error::{GpuError, LoadError};
 pub use memory::{FastMemory, POISON};
-pub use module::kernels;
 pub use model::{Advance, EventId, GpuModel, KernelId, ModuleId, StreamId};
+pub use module::kernels;
 pub use report::{FailureKind, Location, RunReport, Waiter};
 pub use run::state::LaunchShape;

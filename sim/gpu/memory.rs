@@ -16,6 +16,8 @@ const GAP: u64 = 256;
 const SPACE_SIZE: u64 = Space::HostMapped.base() - Space::Device.base();
 /// Spaces in the address map, in order of their bases.
 const SPACES: usize = 5;
+/// Bytes that may be allocated at a time, of the process's memory: an unreasonable request fails here and not there.
+const CAPACITY: u64 = 8 << 30;
 /// Freed objects whose record is kept, beyond as many as are live.
 const TOMBSTONES: usize = 4096;
 /// Entries of the lookup cache.
@@ -50,6 +52,7 @@ pub struct FastMemory {
     spaces: [SpaceState; SPACES],
     /// Index of the object last found for an address, by space and low bits of its grain.
     cache: Box<[u32; CACHE]>,
+    allocated: u64,
 }
 
 impl Default for FastMemory {
@@ -64,6 +67,7 @@ impl FastMemory {
         Self {
             spaces: Default::default(),
             cache: Box::new([0; CACHE]),
+            allocated: 0,
         }
     }
 
@@ -77,17 +81,29 @@ impl FastMemory {
     fn bytes(&mut self, addr: u64, len: u64) -> Result<&mut [u8], Fault> {
         let space = (addr.wrapping_sub(Space::Device.base()) / SPACE_SIZE) as usize;
         if space >= SPACES {
-            return Err(Fault::new(FaultKind::Unmapped, addr, len, "outside simulated memory"));
+            return Err(Fault::new(
+                FaultKind::Unmapped,
+                addr,
+                len,
+                "outside simulated memory",
+            ));
         }
         let slot = Self::cache_slot(space, addr);
         let mut index = self.cache[slot] as usize;
-        let hit = self.spaces[space].objects.get(index).is_some_and(|o| o.contains(addr));
+        let hit = self.spaces[space]
+            .objects
+            .get(index)
+            .is_some_and(|o| o.contains(addr));
         if !hit {
             index = self.spaces[space].find(addr);
             self.cache[slot] = index as u32;
         }
         let from = match self.spaces[space].objects.get(index) {
-            Some(object) if object.contains(addr) && object.live && len <= object.len - (addr - object.base) => {
+            Some(object)
+                if object.contains(addr)
+                    && object.live
+                    && len <= object.len - (addr - object.base) =>
+            {
                 (addr - object.base) as usize
             }
             _ => return Err(self.explain(addr, len)),
@@ -103,7 +119,9 @@ impl FastMemory {
             Some(object) if object.contains(addr) && !object.live => FaultKind::Freed,
             Some(object) if object.contains(addr) => FaultKind::OutOfBounds,
             // Just behind an object: an overrun of it.
-            Some(object) if object.live && addr - object.base - object.len < GAP => FaultKind::OutOfBounds,
+            Some(object) if object.live && addr - object.base - object.len < GAP => {
+                FaultKind::OutOfBounds
+            }
             _ => FaultKind::Unmapped,
         };
         Fault::new(kind, addr, len, self.describe(addr))
@@ -113,7 +131,10 @@ impl FastMemory {
     fn object(&self, addr: u64) -> Option<&Object> {
         let space = addr.checked_sub(Space::Device.base())? / SPACE_SIZE;
         let space = self.spaces.get(space as usize)?;
-        space.objects.get(space.find(addr)).filter(|o| o.base <= addr)
+        space
+            .objects
+            .get(space.find(addr))
+            .filter(|o| o.base <= addr)
     }
 
     #[inline]
@@ -129,7 +150,9 @@ impl FastMemory {
 impl SpaceState {
     /// Index of the last object that begins at or below `addr`.
     fn find(&self, addr: u64) -> usize {
-        self.objects.partition_point(|o| o.base <= addr).saturating_sub(1)
+        self.objects
+            .partition_point(|o| o.base <= addr)
+            .saturating_sub(1)
     }
 }
 
@@ -182,10 +205,14 @@ impl Memory for FastMemory {
             return Err(full("address space is used up"));
         }
         let mut bytes = Vec::new();
+        if self.allocated.saturating_add(len) > CAPACITY {
+            return Err(full("device memory is used up"));
+        }
         if usize::try_from(len).map_or(true, |n| bytes.try_reserve_exact(n).is_err()) {
             return Err(full("the process has no such memory"));
         }
         bytes.resize(len as usize, POISON);
+        self.allocated += len;
         state.next = end.next_multiple_of(GAP) + GAP - space.base();
         state.objects.push(Object {
             base,
@@ -200,20 +227,34 @@ impl Memory for FastMemory {
     fn free(&mut self, addr: u64) -> Result<(), Fault> {
         let space = (addr.wrapping_sub(Space::Device.base()) / SPACE_SIZE) as usize;
         let Some(state) = self.spaces.get_mut(space) else {
-            return Err(Fault::new(FaultKind::Unmapped, addr, 0, "outside simulated memory"));
+            return Err(Fault::new(
+                FaultKind::Unmapped,
+                addr,
+                0,
+                "outside simulated memory",
+            ));
         };
         let index = state.find(addr);
         match state.objects.get_mut(index) {
             Some(object) if object.base == addr && object.live => {
                 object.live = false;
+                self.allocated -= object.len;
                 object.bytes = Vec::new();
                 state.dead += 1;
             }
             Some(object) if object.base == addr => {
-                return Err(Fault::new(FaultKind::Freed, addr, 0, format!("{} was freed before", object.label)));
+                return Err(Fault::new(
+                    FaultKind::Freed,
+                    addr,
+                    0,
+                    format!("{} was freed before", object.label),
+                ));
             }
             _ => {
-                let detail = format!("free of an address that no allocation begins at: {}", self.describe(addr));
+                let detail = format!(
+                    "free of an address that no allocation begins at: {}",
+                    self.describe(addr)
+                );
                 return Err(Fault::new(FaultKind::Unmapped, addr, 0, detail));
             }
         }
@@ -243,7 +284,15 @@ impl Memory for FastMemory {
         Ok(())
     }
 
-    fn rmw(&mut self, _: Access, addr: u64, size: u32, op: RmwOp, a: u64, b: u64) -> Result<u64, Fault> {
+    fn rmw(
+        &mut self,
+        _: Access,
+        addr: u64,
+        size: u32,
+        op: RmwOp,
+        a: u64,
+        b: u64,
+    ) -> Result<u64, Fault> {
         let bytes = self.scalar(addr, size)?;
         let old = get(bytes);
         put(bytes, op.apply(size, old, a, b));
@@ -307,7 +356,10 @@ mod tests {
         memory.store(HOST, a + 2, 2, 0xffff_aaaa).unwrap();
         assert_eq!(memory.load(HOST, a, 4).unwrap(), 0xaaaa_7788);
         assert_eq!(memory.load(HOST, a + 7, 1).unwrap(), 0x11);
-        assert_eq!(memory.rmw(HOST, a + 8, 4, RmwOp::Exch, 7, 0).unwrap(), 0xa5a5_a5a5);
+        assert_eq!(
+            memory.rmw(HOST, a + 8, 4, RmwOp::Exch, 7, 0).unwrap(),
+            0xa5a5_a5a5
+        );
         let mut bytes = [0; 5];
         memory.read(HOST, a + 7, &mut bytes).unwrap();
         assert_eq!(bytes, [0x11, 7, 0, 0, 0]);
@@ -323,8 +375,14 @@ mod tests {
         assert_eq!(kind(memory.load(HOST, a + 2, 4)), FaultKind::Misaligned);
         assert_eq!(kind(memory.load(HOST, a - 4, 4)), FaultKind::Unmapped);
         assert_eq!(kind(memory.load(HOST, 0, 4)), FaultKind::Unmapped);
-        assert_eq!(kind(memory.load(HOST, u64::MAX - 7, 8)), FaultKind::Unmapped);
-        assert_eq!(kind(memory.write(HOST, a + 9, &[0, 0])), FaultKind::OutOfBounds);
+        assert_eq!(
+            kind(memory.load(HOST, u64::MAX - 7, 8)),
+            FaultKind::Unmapped
+        );
+        assert_eq!(
+            kind(memory.write(HOST, a + 9, &[0, 0])),
+            FaultKind::OutOfBounds
+        );
         assert_eq!(kind(memory.free(a + 4)), FaultKind::Unmapped);
         memory.free(a).unwrap();
         let fault = memory.load(HOST, a + 4, 4).unwrap_err();
@@ -332,9 +390,18 @@ mod tests {
         assert_eq!(fault.detail, "a+0x4 (10 bytes, freed)");
         assert_eq!(kind(memory.free(a)), FaultKind::Freed);
         memory.store(HOST, b, 8, 1).unwrap();
-        assert_eq!(kind(memory.alloc(Space::Device, 0, 1, "")), FaultKind::OutOfMemory);
-        assert_eq!(kind(memory.alloc(Space::Device, 1, 3, "")), FaultKind::OutOfMemory);
-        assert_eq!(kind(memory.alloc(Space::Device, 1 << 42, 1, "")), FaultKind::OutOfMemory);
+        assert_eq!(
+            kind(memory.alloc(Space::Device, 0, 1, "")),
+            FaultKind::OutOfMemory
+        );
+        assert_eq!(
+            kind(memory.alloc(Space::Device, 1, 3, "")),
+            FaultKind::OutOfMemory
+        );
+        assert_eq!(
+            kind(memory.alloc(Space::Device, 1 << 42, 1, "")),
+            FaultKind::OutOfMemory
+        );
     }
 
     #[test]

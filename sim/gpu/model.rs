@@ -185,7 +185,9 @@ impl GpuModel {
     /// A module's kernel.
     pub fn kernel(&self, module: ModuleId, name: &str) -> Option<KernelId> {
         let functions = &self.modules.get(&module.0)?.program.functions;
-        let func = functions.iter().position(|f| f.is_kernel && f.name == name)?;
+        let func = functions
+            .iter()
+            .position(|f| f.is_kernel && f.name == name)?;
         Some(KernelId::new(module.0, func as u32))
     }
 
@@ -197,7 +199,11 @@ impl GpuModel {
     }
 
     /// How many blocks of this shape can be resident together.
-    pub fn max_resident_blocks(&self, kernel: KernelId, shape: LaunchShape) -> Result<u32, GpuError> {
+    pub fn max_resident_blocks(
+        &self,
+        kernel: KernelId,
+        shape: LaunchShape,
+    ) -> Result<u32, GpuError> {
         self.alive()?;
         self.prepare(kernel, shape, 0, None)?;
         Ok(self.machine.max_resident(shape.threads()))
@@ -294,13 +300,22 @@ impl GpuModel {
             return Err(no_kernel);
         };
         let program = module.program.clone();
-        let Some(function) = program.functions.get(kernel.func() as usize).filter(|f| f.is_kernel) else {
+        let Some(function) = program
+            .functions
+            .get(kernel.func() as usize)
+            .filter(|f| f.is_kernel)
+        else {
             return Err(no_kernel);
         };
         let refuse = |why: String| Err(GpuError::BadLaunch(why));
-        let within = |values: [u32; 3], most: [u32; 3]| values.iter().zip(most).all(|(v, m)| *v >= 1 && *v <= m);
+        let within = |values: [u32; 3], most: [u32; 3]| {
+            values.iter().zip(most).all(|(v, m)| *v >= 1 && *v <= m)
+        };
         if !within(shape.grid, MAX_GRID) {
-            return refuse(format!("grid {:?}: each side is 1 to {MAX_GRID:?}", shape.grid));
+            return refuse(format!(
+                "grid {:?}: each side is 1 to {MAX_GRID:?}",
+                shape.grid
+            ));
         }
         if !within(shape.block, MAX_BLOCK) || shape.threads() > MAX_BLOCK_THREADS {
             return refuse(format!(
@@ -312,17 +327,35 @@ impl GpuModel {
         if shape.blocks().saturating_mul(shape.threads()) > u64::from(u32::MAX / 2) {
             return refuse("the grid has too many threads to simulate".into());
         }
-        if function.max_threads.is_some_and(|most| shape.threads() > most) {
-            return refuse(format!("`{}` allows fewer threads in a block (.maxntid)", function.name));
+        if function
+            .max_threads
+            .is_some_and(|most| shape.threads() > most)
+        {
+            return refuse(format!(
+                "`{}` allows fewer threads in a block (.maxntid)",
+                function.name
+            ));
         }
-        if function.required_shape.is_some_and(|required| shape.block != required) {
-            return refuse(format!("`{}` requires another shape of block (.reqntid)", function.name));
+        if function
+            .required_shape
+            .is_some_and(|required| shape.block != required)
+        {
+            return refuse(format!(
+                "`{}` requires another shape of block (.reqntid)",
+                function.name
+            ));
         }
         let needs = needs(&program, kernel.func());
-        let fixed = if needs.shared { program.static_shared } else { 0 };
+        let fixed = if needs.shared {
+            program.static_shared
+        } else {
+            0
+        };
         let shared = u64::from(fixed) + u64::from(shape.shared_bytes);
         if shared > MAX_SHARED {
-            return refuse(format!("{shared} bytes of shared memory; a block has at most {MAX_SHARED}"));
+            return refuse(format!(
+                "{shared} bytes of shared memory; a block has at most {MAX_SHARED}"
+            ));
         }
         if let Some(params) = params
             && params.len() != function.kernel_params as usize
@@ -359,12 +392,16 @@ impl GpuModel {
         let bus = self.bus.clone();
         let mut bus = bus.lock();
         let streams = &mut self.streams;
-        let result = self
-            .machine
-            .advance(&mut bus, &self.registers, &self.read_only, steps, |machine, done| {
+        let result = self.machine.advance(
+            &mut bus,
+            &self.registers,
+            &self.read_only,
+            steps,
+            |machine, done| {
                 streams.finished(&done.launch);
                 streams.pump(machine);
-            });
+            },
+        );
         match result {
             Ok(advanced) => Ok(Advance {
                 steps: advanced.steps,
@@ -398,9 +435,9 @@ impl GpuModel {
                 "{len} bytes at {bar_addr:#x} are no registers of one device"
             )));
         }
-        self.registers
-            .map(bar_addr, len)
-            .ok_or_else(|| GpuError::BadArgument("the window of mapped registers is used up".into()))
+        self.registers.map(bar_addr, len).ok_or_else(|| {
+            GpuError::BadArgument("the window of mapped registers is used up".into())
+        })
     }
 
     /// Unmaps registers, by the bus address they were mapped from. Later accesses fault.
@@ -409,6 +446,15 @@ impl GpuModel {
     }
 }
 
+const _: () = {
+    const fn is_send<T: Send>() {}
+    is_send::<GpuModel>();
+};
+
 fn found(found: bool, what: &'static str, id: u64) -> Result<(), GpuError> {
-    if found { Ok(()) } else { Err(GpuError::NoSuch { what, id }) }
+    if found {
+        Ok(())
+    } else {
+        Err(GpuError::NoSuch { what, id })
+    }
 }

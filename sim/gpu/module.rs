@@ -14,6 +14,7 @@ use crate::ir::Program;
 use crate::memory::FastMemory;
 use crate::parse::ast::{Init, Module as Syntax, Var, VarSpace};
 use crate::parse::parse;
+use crate::run::state::MAX_FRAMES;
 
 /// Local memory of a thread whose calls recurse.
 const RECURSIVE_LOCAL: u32 = 64 * 1024;
@@ -29,15 +30,23 @@ pub(crate) struct Module {
 
 impl Module {
     /// Loads a module: allocates its variables, decodes its code, writes the initial values.
-    pub(crate) fn load(source: &str, bus: &mut BusState, converge: bool) -> Result<Self, LoadError> {
+    pub(crate) fn load(
+        source: &str,
+        bus: &mut BusState,
+        converge: bool,
+    ) -> Result<Self, LoadError> {
         let syntax = parse(source)?;
         let mut globals = BTreeMap::new();
         let loaded = place_globals(&syntax, bus, &mut globals)
             .map_err(|e| e.with_source(source))
             .and_then(|()| {
-                let addresses: HashMap<&str, u64> = globals.iter().map(|(n, (addr, _))| (n.as_str(), *addr)).collect();
+                let addresses: HashMap<&str, u64> = globals
+                    .iter()
+                    .map(|(n, (addr, _))| (n.as_str(), *addr))
+                    .collect();
                 let (program, symbols) = decode(source, &syntax, &addresses, converge)?;
-                write_globals(&syntax, bus, &globals, &symbols).map_err(|e| e.with_source(source))?;
+                write_globals(&syntax, bus, &globals, &symbols)
+                    .map_err(|e| e.with_source(source))?;
                 Ok(program)
             });
         let program = match loaded {
@@ -70,15 +79,26 @@ fn place_globals<'a>(
 ) -> Result<(), LoadError> {
     for var in global_variables(syntax) {
         let Some(bytes) = var.bytes.filter(|b| *b > 0) else {
-            return Err(LoadError::new(var.line, format!("`{}` has no size", var.name)));
+            return Err(LoadError::new(
+                var.line,
+                format!("`{}` has no size", var.name),
+            ));
         };
         if globals.contains_key(var.name) {
-            return Err(LoadError::new(var.line, format!("`{}` is defined twice", var.name)));
+            return Err(LoadError::new(
+                var.line,
+                format!("`{}` is defined twice", var.name),
+            ));
         }
         // 256 bytes, as the driver aligns what it allocates.
         let addr = bus
             .memory
-            .alloc(Space::Device, bytes, u64::from(var.align).max(256), &format!("global `{}`", var.name))
+            .alloc(
+                Space::Device,
+                bytes,
+                u64::from(var.align).max(256),
+                &format!("global `{}`", var.name),
+            )
             .map_err(|fault| LoadError::new(var.line, fault.to_string()))?;
         globals.insert(var.name.to_owned(), (addr, bytes));
     }
@@ -110,17 +130,29 @@ fn image(var: &Var<'_>, bytes: usize, symbols: &Symbols<'_>) -> Result<Vec<u8>, 
     for (at, init) in &var.init {
         let value = match init {
             Init::Bits(bits) => *bits,
-            Init::Address { symbol, offset, generic } => {
+            Init::Address {
+                symbol,
+                offset,
+                generic,
+            } => {
                 let addr = match symbols.get(symbol) {
                     Some(Symbol::Global(addr)) => addr,
                     Some(Symbol::Shared(at)) if !generic => u64::from(at),
                     Some(Symbol::Shared(_)) => {
-                        return Err(LoadError::new(var.line, "a shared variable has no generic address before a block runs"));
+                        return Err(LoadError::new(
+                            var.line,
+                            "a shared variable has no generic address before a block runs",
+                        ));
                     }
                     Some(Symbol::Function(_)) => {
-                        return Err(LoadError::new(var.line, "the address of a function cannot be taken"));
+                        return Err(LoadError::new(
+                            var.line,
+                            "the address of a function cannot be taken",
+                        ));
                     }
-                    None => return Err(LoadError::new(var.line, format!("unknown name `{symbol}`"))),
+                    None => {
+                        return Err(LoadError::new(var.line, format!("unknown name `{symbol}`")));
+                    }
                 };
                 if size != 8 {
                     return Err(LoadError::new(var.line, "an address needs 64-bit elements"));
@@ -128,11 +160,18 @@ fn image(var: &Var<'_>, bytes: usize, symbols: &Symbols<'_>) -> Result<Vec<u8>, 
                 addr.wrapping_add(*offset as u64)
             }
         };
-        let from = usize::try_from(*at).unwrap_or(usize::MAX).saturating_mul(size);
+        let from = usize::try_from(*at)
+            .unwrap_or(usize::MAX)
+            .saturating_mul(size);
         let end = from.saturating_add(size);
         match (image.get_mut(from..end), value.to_le_bytes().get(..size)) {
             (Some(to), Some(value)) => to.copy_from_slice(value),
-            _ => return Err(LoadError::new(var.line, "more initial values than elements")),
+            _ => {
+                return Err(LoadError::new(
+                    var.line,
+                    "more initial values than elements",
+                ));
+            }
         }
     }
     Ok(image)
@@ -148,25 +187,28 @@ pub(crate) struct Needs {
 pub(crate) fn needs(program: &Program, func: u32) -> Needs {
     let mut on_path = vec![false; program.functions.len()];
     let mut memo = vec![None; program.functions.len()];
-    let mut needs = Needs { local: 0, shared: false };
-    match deepest(program, func, &mut on_path, &mut memo, &mut needs.shared) {
+    let mut needs = Needs {
+        local: 0,
+        shared: false,
+    };
+    match deepest(program, func, 0, &mut on_path, &mut memo, &mut needs.shared) {
         Some(bytes) => needs.local = bytes,
         None => needs.local = RECURSIVE_LOCAL,
     }
     needs
 }
 
-/// Local bytes of the deepest call path; `None` if calls recurse. Recursion is over functions of the module, at most as
-/// deep as there are functions, which a module's size bounds.
+/// Local bytes of the deepest call path; `None` if calls recurse, or nest deeper than a thread's frames may.
 fn deepest(
     program: &Program,
     func: u32,
+    depth: usize,
     on_path: &mut [bool],
     memo: &mut [Option<Option<u32>>],
     shared: &mut bool,
 ) -> Option<u32> {
     let at = func as usize;
-    if *on_path.get(at)? {
+    if *on_path.get(at)? || depth >= MAX_FRAMES {
         return None;
     }
     if let Some(known) = *memo.get(at)? {
@@ -177,7 +219,7 @@ fn deepest(
     *on_path.get_mut(at)? = true;
     let mut below = Some(0);
     for callee in &function.callees {
-        let bytes = deepest(program, *callee, on_path, memo, shared);
+        let bytes = deepest(program, *callee, depth + 1, on_path, memo, shared);
         below = below.zip(bytes).map(|(a, b): (u32, u32)| a.max(b));
     }
     *on_path.get_mut(at)? = false;
@@ -192,5 +234,8 @@ pub fn kernels(ptx: &str) -> Result<Vec<String>, LoadError> {
     let bus = Bus::new(Box::new(FastMemory::new()));
     let module = Module::load(ptx, &mut bus.lock(), false)?;
     let functions = module.program.functions.iter();
-    Ok(functions.filter(|function| function.is_kernel).map(|function| function.name.clone()).collect())
+    Ok(functions
+        .filter(|function| function.is_kernel)
+        .map(|function| function.name.clone())
+        .collect())
 }

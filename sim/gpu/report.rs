@@ -113,7 +113,11 @@ impl fmt::Display for RunReport {
             write!(f, ": {}", self.detail)?;
         }
         for waiter in self.waiters.iter().take(NAMED) {
-            write!(f, "\n  `{}` {}: {}", waiter.kernel, waiter.location, waiter.waits_for)?;
+            write!(
+                f,
+                "\n  `{}` {}: {}",
+                waiter.kernel, waiter.location, waiter.waits_for
+            )?;
         }
         if let Some(more) = self.waiters.len().checked_sub(NAMED).filter(|n| *n > 0) {
             write!(f, "\n  and {more} more threads")?;

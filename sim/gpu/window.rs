@@ -46,7 +46,10 @@ impl RegisterWindow {
 
     /// Ends the oldest live mapping of a bus address; false if there is none.
     pub(crate) fn unmap(&mut self, bus_addr: u64) -> bool {
-        let found = self.mappings.iter_mut().find(|m| m.live && m.bus_addr == bus_addr);
+        let found = self
+            .mappings
+            .iter_mut()
+            .find(|m| m.live && m.bus_addr == bus_addr);
         found.is_some_and(|m| {
             m.live = false;
             true
@@ -55,17 +58,27 @@ impl RegisterWindow {
 
     fn find(&self, addr: u64) -> Option<&Mapping> {
         let after = self.mappings.partition_point(|m| m.at <= addr);
-        self.mappings.get(after.checked_sub(1)?).filter(|m| addr - m.at < m.len)
+        self.mappings
+            .get(after.checked_sub(1)?)
+            .filter(|m| addr - m.at < m.len)
     }
 
     /// The bus address behind `len` bytes of the window.
     pub(crate) fn translate(&self, addr: u64, len: u64) -> Result<u64, Fault> {
         match self.find(addr) {
-            None => Err(Fault::new(FaultKind::Unmapped, addr, len, "no mapped register")),
+            None => Err(Fault::new(
+                FaultKind::Unmapped,
+                addr,
+                len,
+                "no mapped register",
+            )),
             Some(m) if !m.live => Err(Fault::new(FaultKind::Freed, addr, len, self.describe(addr))),
-            Some(m) if len > m.len - (addr - m.at) => {
-                Err(Fault::new(FaultKind::OutOfBounds, addr, len, self.describe(addr)))
-            }
+            Some(m) if len > m.len - (addr - m.at) => Err(Fault::new(
+                FaultKind::OutOfBounds,
+                addr,
+                len,
+                self.describe(addr),
+            )),
             Some(m) => Ok(m.bus_addr + (addr - m.at)),
         }
     }
@@ -96,8 +109,14 @@ mod tests {
         let b = window.map(0xb000_0000_5000, 4096).unwrap();
         assert_eq!(window.translate(a + 0x800, 8).unwrap(), 0xb000_0000_1800);
         assert_eq!(window.translate(b, 8).unwrap(), 0xb000_0000_5000);
-        assert_eq!(window.translate(a + 4092, 8).unwrap_err().kind, FaultKind::OutOfBounds);
-        assert_eq!(window.translate(a + 4096, 8).unwrap_err().kind, FaultKind::Unmapped);
+        assert_eq!(
+            window.translate(a + 4092, 8).unwrap_err().kind,
+            FaultKind::OutOfBounds
+        );
+        assert_eq!(
+            window.translate(a + 4096, 8).unwrap_err().kind,
+            FaultKind::Unmapped
+        );
         assert!(window.unmap(0xb000_0000_1000));
         assert!(!window.unmap(0xb000_0000_1000));
         assert_eq!(window.translate(a, 8).unwrap_err().kind, FaultKind::Freed);

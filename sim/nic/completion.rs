@@ -18,7 +18,7 @@ impl Work<'_> {
     /// lost.
     pub(crate) fn complete(&mut self, done: Done) -> bool {
         let written = match done.outcome {
-            // Unsignalled successes give no CQE (hardware-facts).
+            // Unsignalled successes give no CQE (docs/hardware-facts.md).
             Outcome::Success { signalled: false } => true,
             _ => self.write_cqe(done),
         };
@@ -146,7 +146,7 @@ impl Work<'_> {
                 qpn: self.qpn,
                 wqe_counter,
                 opcode: CqeOpcode::RequesterError,
-                // Error CQEs on record (…d3, …d2) have this bit set beside the owner bit (hardware-facts).
+                // Error CQEs on record (…d3, …d2) have this bit set beside the owner bit (docs/hardware-facts.md).
                 solicited: true,
                 owner: owner.into(),
                 ..ErrorCqe::default()

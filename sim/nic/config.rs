@@ -34,6 +34,8 @@ pub struct NicConfig {
     pub log_max_sq_depth: u8,
     /// log2 of the largest CQ.
     pub log_max_cq_depth: u8,
+    /// log2 of the most PDs, UMEMs, MKeys, CQs and QPs, of each; at most 23.
+    pub log_max_objects: u8,
     /// Steps that pass before a request without answer is sent again. Stands for the local ACK timeout.
     pub steps_per_retry: u32,
 }
@@ -51,6 +53,7 @@ impl Default for NicConfig {
             log_max_message: 30,
             log_max_sq_depth: MAX_LOG_SQ_DEPTH,
             log_max_cq_depth: 22,
+            log_max_objects: 18,
             steps_per_retry: 64,
         }
     }
@@ -219,15 +222,19 @@ impl NicConfig {
         self.log_max_cq_depth.min(23)
     }
 
+    pub(crate) fn log_max_objects(&self) -> u8 {
+        self.log_max_objects.min(23)
+    }
+
     pub(crate) fn general_caps(&self) -> GeneralCaps {
         GeneralCaps {
             hca_cap_2: true,
             log_max_qp_sz: self.log_max_sq_depth(),
-            log_max_qp: 18,
+            log_max_qp: self.log_max_objects(),
             log_max_cq_sz: self.log_max_cq_depth(),
-            log_max_cq: 18,
+            log_max_cq: self.log_max_objects(),
             relaxed_ordering_write: true,
-            log_max_mkey: 24,
+            log_max_mkey: self.log_max_objects(),
             dump_fill_mkey: true,
             null_mkey: true,
             log_max_ra_req_qp: LOG_MAX_READS,
@@ -255,11 +262,11 @@ impl NicConfig {
             log_bf_reg_size: 9,
             qp_error_syndrome: false,
             max_wqe_sz_sq: MAX_WQE_BYTES,
-            log_max_pd: 23,
+            log_max_pd: self.log_max_objects(),
             sq_ts_format: TimestampCap::FreeRunning,
             rq_ts_format: TimestampCap::FreeRunning,
             log_max_uctx: 16,
-            log_max_umem: 24,
+            log_max_umem: self.log_max_objects(),
             device_frequency_khz: 1_000_000,
             ..GeneralCaps::default()
         }

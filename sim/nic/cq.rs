@@ -117,4 +117,12 @@ mod tests {
         assert!(!cq.take_consumer(1), "backwards");
         assert_eq!(cq.consumer, (1 << 24) + 2);
     }
+
+    #[test]
+    fn a_large_queue_uses_all_24_bits() {
+        let mut cq = cq(18, 0);
+        cq.producer = 1 << 18;
+        assert!(cq.take_consumer(0x2_0001));
+        assert_eq!(cq.consumer, 0x2_0001);
+    }
 }

@@ -5,7 +5,7 @@
 
 use warpverbs_wire::cqe::{Syndrome, vendor_syndrome};
 
-/// Vendor syndrome of a local protection error: seen in a public report (93005204, hardware-facts).
+/// Vendor syndrome of a local protection error: seen in a public report (93005204).
 const VENDOR_LOCAL_PROTECTION: u8 = 0x52;
 /// Vendor syndrome of a local QP operation error: assumed.
 const VENDOR_LOCAL_QP_OPERATION: u8 = 0x68;

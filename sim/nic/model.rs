@@ -40,8 +40,8 @@ impl NicModel {
         config.first_index = config.first_index.min(MAX_FIRST_INDEX);
         Self {
             schedule: Schedule::new(config.seed),
+            objects: Objects::new(config.log_max_objects()),
             config,
-            objects: Objects::new(),
             findings: Findings::default(),
             stats: NicStats::default(),
             faults: Faults::default(),
@@ -288,7 +288,7 @@ impl NicModel {
                         .add(id, consumer, FindingKind::DoorbellBeyondQueue, detail);
                 }
             },
-            // Only the doorbell record counts in ERR (hardware-facts); the doorbell makes the NIC look at it.
+            // Only the doorbell record counts in ERR (docs/hardware-facts.md); the doorbell makes the NIC look at it.
             QpState::Err => {}
             state => {
                 return self

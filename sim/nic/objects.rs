@@ -81,18 +81,21 @@ pub(crate) struct Table<T> {
     kind: ObjectKind,
     first: u32,
     limit: u32,
+    /// Most objects at a time.
+    capacity: u64,
     next: u32,
     wrapped: bool,
     live: BTreeMap<u32, Counted<T>>,
 }
 
 impl<T> Table<T> {
-    /// An empty table whose numbers run from `first` to `limit - 1`.
-    fn new(kind: ObjectKind, first: u32, limit: u32) -> Self {
+    /// An empty table whose numbers run from `first` to `limit - 1`, for at most `capacity` objects at a time.
+    fn new(kind: ObjectKind, first: u32, limit: u32, capacity: u64) -> Self {
         Self {
             kind,
             first,
             limit,
+            capacity: capacity.min(u64::from(limit - first)),
             next: first,
             wrapped: false,
             live: BTreeMap::new(),
@@ -101,7 +104,7 @@ impl<T> Table<T> {
 
     /// Adds the object that `make` builds from its number.
     pub(crate) fn insert(&mut self, make: impl FnOnce(u32) -> T) -> Result<u32, NicError> {
-        if self.live.len() as u64 >= u64::from(self.limit - self.first) {
+        if self.live.len() as u64 >= self.capacity {
             return Err(NicError::Exhausted(self.kind));
         }
         loop {
@@ -178,21 +181,19 @@ pub(crate) struct Objects {
 const NUMBERS_24: u32 = 1 << 24;
 
 impl Objects {
-    /// No objects.
-    pub(crate) fn new() -> Self {
+    /// No objects, and room for 2^`log_max` of each kind (of doorbell pages, as many as the BAR has).
+    pub(crate) fn new(log_max: u8) -> Self {
+        let capacity = 1u64.checked_shl(log_max.into()).unwrap_or(u64::MAX);
+        // One UAR page for each 4 KiB of the BAR.
+        let uars = (warpverbs_sim_bus::BAR_SIZE >> 12) as u32;
         Self {
-            pds: Table::new(ObjectKind::Pd, 0x11, NUMBERS_24),
-            // One UAR page for each 4 KiB of the BAR.
-            uars: Table::new(
-                ObjectKind::Uar,
-                1,
-                (warpverbs_sim_bus::BAR_SIZE >> 12) as u32,
-            ),
-            umems: Table::new(ObjectKind::Umem, 0x21, NUMBERS_24),
-            // The first indices are the NIC's own keys (QUERY_SPECIAL_CONTEXTS).
-            mkeys: Table::new(ObjectKind::MKey, 0x1801, NUMBERS_24),
-            cqs: Table::new(ObjectKind::Cq, 0x401, NUMBERS_24),
-            qps: Table::new(ObjectKind::Qp, 0x101, NUMBERS_24),
+            pds: Table::new(ObjectKind::Pd, 0x11, NUMBERS_24, capacity),
+            uars: Table::new(ObjectKind::Uar, 1, uars, uars.into()),
+            umems: Table::new(ObjectKind::Umem, 0x21, NUMBERS_24, capacity),
+            // Lower indices are the NIC's own keys (QUERY_SPECIAL_CONTEXTS).
+            mkeys: Table::new(ObjectKind::MKey, 0x1801, NUMBERS_24, capacity),
+            cqs: Table::new(ObjectKind::Cq, 0x401, NUMBERS_24, capacity),
+            qps: Table::new(ObjectKind::Qp, 0x101, NUMBERS_24, capacity),
         }
     }
 
@@ -240,7 +241,7 @@ mod tests {
 
     #[test]
     fn numbers_are_reused_only_after_the_whole_range() {
-        let mut table = Table::new(ObjectKind::Uar, 1, 4);
+        let mut table = Table::new(ObjectKind::Uar, 1, 4, 9);
         assert_eq!(table.insert(|_| ()).unwrap(), 1);
         assert_eq!(table.insert(|_| ()).unwrap(), 2);
         table.remove(1).unwrap();
@@ -256,7 +257,7 @@ mod tests {
 
     #[test]
     fn a_used_object_is_not_removed() {
-        let mut objects = Objects::new();
+        let mut objects = Objects::new(4);
         let pd = objects.pds.insert(|_| ()).unwrap();
         let id = ObjectId::new(ObjectKind::Pd, pd);
         objects.retain(&[id, id]);

@@ -160,7 +160,7 @@ impl Qp {
     }
 
     /// To ERR by command. A WQE in execution is abandoned and flushed like those behind it, with the vendor syndrome seen
-    /// on the head (hardware-facts).
+    /// on the head (docs/hardware-facts.md).
     pub(crate) fn enter_error_by_command(&mut self) {
         let was_sending = self.state == QpState::Rts;
         self.enter_error(None);
@@ -186,7 +186,7 @@ impl Qp {
     }
 
     /// True if its doorbell record is to be read even while nothing happens: in ERR a later record releases completions
-    /// (hardware-facts), and a record behind its doorbell may still arrive.
+    /// (docs/hardware-facts.md), and a record behind its doorbell may still arrive.
     pub(crate) fn is_watched(&self) -> bool {
         match self.state {
             QpState::Err => true,

@@ -116,7 +116,7 @@ impl SendIndices {
         }
     }
 
-    /// On entering ERR: the producer is forgotten until the record has been read (hardware-facts).
+    /// On entering ERR: the producer is forgotten until the record has been read (docs/hardware-facts.md).
     pub(crate) fn enter_error(&mut self) {
         self.producer = self.consumer;
     }

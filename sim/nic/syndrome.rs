@@ -3,7 +3,7 @@
 //! Knows: names, numbers, sources of checks.
 //! Must not know: how a check is made.
 //!
-//! Firmware syndromes are unpublished (hardware-facts), so the numbers are this NIC's own; statuses are those that the
+//! Firmware syndromes are unpublished (docs/hardware-facts.md), so the numbers are this NIC's own; statuses are those that the
 //! PRM's meaning of the status suggests. `source` says where the rule comes from; `assumed` where it is ours.
 
 use std::fmt;

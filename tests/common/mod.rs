@@ -10,7 +10,8 @@ pub mod failing;
 use std::sync::Arc;
 use std::time::Duration;
 
-use warpverbs::driver::sim::{Scheduler, World};
+use warpverbs::driver::WriteOrdering;
+use warpverbs::driver::sim::{NicStats, Scheduler, World};
 use warpverbs::{
     Access, Bandwidth, Context, CqForm, Direction, Doorbell, ExportedQp, GpuContext, GpuMemory,
     Module, Mr, Pd, QpConfig, QpStatus, QueuePair, Result, RunReport, Sharing, Stream,
@@ -44,6 +45,8 @@ pub struct Options {
     pub step_budget: Option<u64>,
     /// What the destination's region allows.
     pub access: Access,
+    /// How far the GPU says that it orders the NIC's writes.
+    pub write_ordering: WriteOrdering,
 }
 
 impl Default for Options {
@@ -66,6 +69,7 @@ impl Default for Options {
             wait_deadline: Duration::from_millis(50),
             step_budget: None,
             access: Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ,
+            write_ordering: WriteOrdering::Owner,
         }
     }
 }
@@ -79,7 +83,7 @@ pub struct Outcome {
     /// The destination is as it was poisoned.
     pub untouched: bool,
     pub findings: Vec<String>,
-    pub stats: String,
+    pub stats: NicStats,
     pub statuses: Vec<QpStatus>,
     /// What was left when everything was dropped.
     pub live: Vec<String>,
@@ -151,6 +155,7 @@ impl Options {
             .seed(self.seed)
             .scheduler(self.scheduler)
             .first_index(self.first_index)
+            .write_ordering(self.write_ordering)
             .gpu_config(|gpu| {
                 if let Some(budget) = self.step_budget {
                     gpu.step_budget = budget;
@@ -238,7 +243,7 @@ impl Bench {
             verified,
             untouched: bytes.iter().all(|byte| *byte == POISON),
             findings,
-            stats: format!("{:?}", world.nic_stats()),
+            stats: world.nic_stats(),
             statuses,
             live: world.live(),
         })

@@ -30,6 +30,7 @@ const LINE: u64 = 64;
 pub(super) struct SimGpu {
     model: Mutex<GpuModel>,
     bus: Arc<Bus>,
+    write_ordering: WriteOrdering,
     live: Mutex<BTreeMap<(Kind, u64), u64>>,
 }
 
@@ -46,10 +47,11 @@ enum Kind {
 
 impl SimGpu {
     /// The driver of `model`, which runs on `bus`.
-    pub(super) fn new(model: GpuModel, bus: Arc<Bus>) -> Self {
+    pub(super) fn new(model: GpuModel, bus: Arc<Bus>, write_ordering: WriteOrdering) -> Self {
         Self {
             model: Mutex::new(model),
             bus,
+            write_ordering,
             live: Mutex::default(),
         }
     }
@@ -291,7 +293,7 @@ impl Gpu for SimGpu {
     }
 
     fn write_ordering(&self) -> WriteOrdering {
-        WriteOrdering::Owner
+        self.write_ordering
     }
 
     fn flush_writes(&self) -> Result<()> {

@@ -20,7 +20,7 @@ pub use warpverbs_sim_nic::{InjectedFault, NicConfig, NicStats};
 
 use self::gpu::SimGpu;
 use self::nic::SimNic;
-use super::{Gpu, Nic};
+use super::{Gpu, Nic, WriteOrdering};
 
 /// Simulated devices, joined by a bus.
 ///
@@ -56,6 +56,7 @@ pub struct WorldBuilder {
     nics: usize,
     nic: NicConfig,
     gpu: GpuConfig,
+    write_ordering: WriteOrdering,
 }
 
 impl World {
@@ -65,6 +66,7 @@ impl World {
             nics: 1,
             nic: NicConfig::default(),
             gpu: GpuConfig::default(),
+            write_ordering: WriteOrdering::Owner,
         }
     }
 
@@ -187,6 +189,12 @@ impl WorldBuilder {
         self
     }
 
+    /// How far the GPU says that it orders the NIC's writes.
+    pub fn write_ordering(mut self, ordering: WriteOrdering) -> Self {
+        self.write_ordering = ordering;
+        self
+    }
+
     /// Changes other options of the NICs.
     pub fn nic_config(mut self, change: impl FnOnce(&mut NicConfig)) -> Self {
         change(&mut self.nic);
@@ -217,6 +225,7 @@ impl WorldBuilder {
         let gpu = Arc::new(SimGpu::new(
             GpuModel::new(self.gpu, bus.clone()),
             bus.clone(),
+            self.write_ordering,
         ));
         World {
             bus,

@@ -177,7 +177,11 @@ mod tests {
     #[test]
     fn all_targets_of_an_indexed_branch_count() {
         let code = [
-            plain(Op::BrxIdx { index: 0, table: 0, join: NO_PC }),
+            plain(Op::BrxIdx {
+                index: 0,
+                table: 0,
+                join: NO_PC,
+            }),
             plain(Op::Bra { target: 3 }),
             plain(Op::Nop),
             plain(Op::Ret),

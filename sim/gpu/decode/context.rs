@@ -48,12 +48,14 @@ impl<'a> Mods<'a> {
     }
 
     pub(super) fn scope(&self) -> Option<Scope> {
-        Some(match self.one_of(&["cta", "cluster", "gpu", "gl", "sys"])? {
-            "cta" => Scope::Cta,
-            "cluster" => Scope::Cluster,
-            "sys" => Scope::Sys,
-            _ => Scope::Gpu,
-        })
+        Some(
+            match self.one_of(&["cta", "cluster", "gpu", "gl", "sys"])? {
+                "cta" => Scope::Cta,
+                "cluster" => Scope::Cluster,
+                "sys" => Scope::Sys,
+                _ => Scope::Gpu,
+            },
+        )
     }
 
     pub(super) fn space(&self) -> MemSpace {
@@ -76,18 +78,26 @@ impl<'a> Mods<'a> {
     }
 }
 
-/// A name of a function.
+/// What a name of a function's body is.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Local {
     Reg(Reg, Ty),
     /// `count` registers from a slot on, named by the key and a number.
-    Range { first: Reg, count: u32, ty: Ty },
+    Range {
+        first: Reg,
+        count: u32,
+        ty: Ty,
+    },
     /// A parameter: of the kernel's buffer, or in the frame's parameter area.
-    Param { offset: u32, bytes: u32, kernel: bool },
+    Param {
+        offset: u32,
+        bytes: u32,
+        kernel: bool,
+    },
     /// A `.local` variable, by its offset in the frame.
-    Local(u32),
+    OwnVar(u32),
     /// A `.shared` variable, by its offset in the block's.
-    Shared(u32),
+    SharedVar(u32),
     /// A list of branch targets.
     Table(u32),
 }
@@ -97,7 +107,12 @@ pub(super) enum Base {
     /// A slot whose value, plus the operand's offset, is the address.
     Slot(Reg, i64),
     /// A parameter named directly.
-    Param { offset: u32, bytes: u32, kernel: bool, at: i64 },
+    Param {
+        offset: u32,
+        bytes: u32,
+        kernel: bool,
+        at: i64,
+    },
 }
 
 /// Tables that all functions of the module share.
@@ -246,7 +261,12 @@ impl<'m, 'a> Cx<'m, 'a> {
         Ok(())
     }
 
-    pub(super) fn declare_registers(&mut self, ty: Ty, name: &'a str, count: Option<u32>) -> Result<(), LoadError> {
+    pub(super) fn declare_registers(
+        &mut self,
+        ty: Ty,
+        name: &'a str,
+        count: Option<u32>,
+    ) -> Result<(), LoadError> {
         let poison = POISON >> (64 - u32::from(ty.bits()));
         let first = self.template.len() as Reg;
         for _ in 0..count.unwrap_or(1) {
@@ -266,7 +286,7 @@ impl<'m, 'a> Cx<'m, 'a> {
             VarSpace::Local => {
                 let at = self.place(self.local_bytes, var, bytes)?;
                 self.local_bytes = at + bytes;
-                self.declare(var.name, Local::Local(at))
+                self.declare(var.name, Local::OwnVar(at))
             }
             VarSpace::Param => {
                 let at = self.place(self.param_area, var, bytes)?;
@@ -275,7 +295,7 @@ impl<'m, 'a> Cx<'m, 'a> {
                 self.declare(var.name, local)
             }
             VarSpace::Shared => match self.symbols.body_shared(var) {
-                Some(offset) => self.declare(var.name, Local::Shared(offset)),
+                Some(offset) => self.declare(var.name, Local::SharedVar(offset)),
                 None => self.fail("shared variable was not laid out"),
             },
             VarSpace::Global | VarSpace::Const => {
@@ -325,7 +345,10 @@ impl<'m, 'a> Cx<'m, 'a> {
             .iter()
             .rev()
             .find_map(|(scope, _)| self.labels.get(&(*scope, name)))
-            .map_or_else(|| self.fail(format!("unknown label `{name}`")), |index| Ok(*index))
+            .map_or_else(
+                || self.fail(format!("unknown label `{name}`")),
+                |index| Ok(*index),
+            )
     }
 
     fn register(&self, name: &str) -> Result<(Reg, Ty), LoadError> {
@@ -347,7 +370,10 @@ impl<'m, 'a> Cx<'m, 'a> {
         if fits {
             Ok(())
         } else {
-            self.fail(format!("register `{name}` is {} bits wide, {bits} are wanted", ty.bits()))
+            self.fail(format!(
+                "register `{name}` is {} bits wide, {bits} are wanted",
+                ty.bits()
+            ))
         }
     }
 
@@ -366,7 +392,8 @@ impl<'m, 'a> Cx<'m, 'a> {
             Operand::Name(name, part) => {
                 if let Some((which, width)) = special_register(name, *part) {
                     if width != bits {
-                        return self.fail(format!("`{name}` is {width} bits wide, {bits} are wanted"));
+                        return self
+                            .fail(format!("`{name}` is {width} bits wide, {bits} are wanted"));
                     }
                     if is_dynamic(which) {
                         return self.fail(format!("`{name}` can be read by `mov` only"));
@@ -387,7 +414,9 @@ impl<'m, 'a> Cx<'m, 'a> {
             Operand::F32(value) if bits == 32 => self.constant(u64::from(*value)),
             Operand::F64(value) if bits == 64 => self.constant(*value),
             // A 64-bit float literal in single precision is rounded (PTX ISA, "Floating-Point Constants").
-            Operand::F64(value) if bits == 32 => self.constant(u64::from((f64::from_bits(*value) as f32).to_bits())),
+            Operand::F64(value) if bits == 32 => {
+                self.constant(u64::from((f64::from_bits(*value) as f32).to_bits()))
+            }
             _ => self.fail("register or literal expected"),
         }
     }
@@ -410,7 +439,11 @@ impl<'m, 'a> Cx<'m, 'a> {
     }
 
     /// A destination of at least `bits` bits and its width (`ld`, `cvt`).
-    pub(super) fn dst_wider(&mut self, operand: &Operand<'_>, bits: u8) -> Result<(Reg, u8), LoadError> {
+    pub(super) fn dst_wider(
+        &mut self,
+        operand: &Operand<'_>,
+        bits: u8,
+    ) -> Result<(Reg, u8), LoadError> {
         let Operand::Name(name, None) = operand else {
             return self.fail("register expected");
         };
@@ -423,7 +456,11 @@ impl<'m, 'a> Cx<'m, 'a> {
     }
 
     /// `d` or `d|p`, with a sink for a `p` that is not there.
-    pub(super) fn dst_pair(&mut self, operand: &Operand<'_>, bits: u8) -> Result<(Reg, Reg), LoadError> {
+    pub(super) fn dst_pair(
+        &mut self,
+        operand: &Operand<'_>,
+        bits: u8,
+    ) -> Result<(Reg, Reg), LoadError> {
         match operand {
             Operand::Pair(d, p) => Ok((self.dst_name(d, bits)?, self.dst_name(p, 1)?)),
             operand => Ok((self.dst(operand, bits)?, self.sink()?)),
@@ -452,18 +489,28 @@ impl<'m, 'a> Cx<'m, 'a> {
     }
 
     /// The slot that holds a symbol's address in its own space, plus an offset that an addition must still make.
-    pub(super) fn symbol(&mut self, name: &str, offset: i64) -> Result<Option<(Reg, i64)>, LoadError> {
+    pub(super) fn symbol(
+        &mut self,
+        name: &str,
+        offset: i64,
+    ) -> Result<Option<(Reg, i64)>, LoadError> {
         let value = match self.local(name) {
-            Some(Local::Local(at)) => {
+            Some(Local::OwnVar(at)) => {
                 let base = self.special(Special::LocalBase)?;
                 return Ok(Some((base, i64::from(at) + offset)));
             }
-            Some(Local::Shared(at)) => {
+            Some(Local::SharedVar(at)) => {
                 self.uses_shared = true;
                 u64::from(at)
             }
-            Some(Local::Param { offset, kernel: true, .. }) => u64::from(offset),
-            Some(Local::Param { .. }) => return self.fail("the address of a function's parameter cannot be taken"),
+            Some(Local::Param {
+                offset,
+                kernel: true,
+                ..
+            }) => u64::from(offset),
+            Some(Local::Param { .. }) => {
+                return self.fail("the address of a function's parameter cannot be taken");
+            }
             Some(Local::Reg(..) | Local::Range { .. } | Local::Table(_)) => return Ok(None),
             None => match self.symbols.get(name) {
                 Some(Symbol::Global(addr)) => addr,
@@ -481,7 +528,11 @@ impl<'m, 'a> Cx<'m, 'a> {
     }
 
     /// The base of an address operand.
-    pub(super) fn base(&mut self, operand: &Operand<'_>, space: MemSpace) -> Result<Base, LoadError> {
+    pub(super) fn base(
+        &mut self,
+        operand: &Operand<'_>,
+        space: MemSpace,
+    ) -> Result<Base, LoadError> {
         let Operand::Address(name, offset) = operand else {
             return self.fail("address expected");
         };
@@ -490,20 +541,30 @@ impl<'m, 'a> Cx<'m, 'a> {
         };
         match self.local(name) {
             Some(Local::Reg(reg, ty)) => {
-                let short = ty.bits() == 32 && matches!(space, MemSpace::Shared | MemSpace::Local | MemSpace::Param);
+                let short = ty.bits() == 32
+                    && matches!(space, MemSpace::Shared | MemSpace::Local | MemSpace::Param);
                 if ty.bits() != 64 && !short {
                     return self.fail(format!("`{name}` is no 64-bit address"));
                 }
                 return Ok(Base::Slot(reg, *offset));
             }
-            Some(Local::Param { offset: start, bytes, kernel }) if space == MemSpace::Param => {
-                return Ok(Base::Param { offset: start, bytes, kernel, at: *offset });
+            Some(Local::Param {
+                offset: start,
+                bytes,
+                kernel,
+            }) if space == MemSpace::Param => {
+                return Ok(Base::Param {
+                    offset: start,
+                    bytes,
+                    kernel,
+                    at: *offset,
+                });
             }
             _ => {}
         }
         let home = match self.local(name) {
-            Some(Local::Local(_)) => MemSpace::Local,
-            Some(Local::Shared(_)) => MemSpace::Shared,
+            Some(Local::OwnVar(_)) => MemSpace::Local,
+            Some(Local::SharedVar(_)) => MemSpace::Shared,
             Some(Local::Param { .. }) => MemSpace::Param,
             _ => match self.symbols.get(name) {
                 Some(Symbol::Shared(_)) => MemSpace::Shared,
@@ -511,7 +572,9 @@ impl<'m, 'a> Cx<'m, 'a> {
             },
         };
         match self.symbol(name, *offset)? {
-            Some((reg, rest)) if home == space || (home == MemSpace::Global && space == MemSpace::Generic) => {
+            Some((reg, rest))
+                if home == space || (home == MemSpace::Global && space == MemSpace::Generic) =>
+            {
                 Ok(Base::Slot(reg, rest))
             }
             Some(_) => self.fail(format!("`{name}` is not in the state space of the access")),

@@ -14,7 +14,11 @@ use super::unguarded;
 use crate::ir::{Instr, NO_PC, NO_REG, Op};
 
 /// Turns conditional branches into [`Op::Branch`], and puts an [`Op::Join`] before each post-dominator.
-pub(super) fn insert_joins(mut ops: Vec<Lined>, tables: &mut [Vec<u32>], first_table: usize) -> Vec<Lined> {
+pub(super) fn insert_joins(
+    mut ops: Vec<Lined>,
+    tables: &mut [Vec<u32>],
+    first_table: usize,
+) -> Vec<Lined> {
     // A predicated `ret` is a branch to one that is not.
     let returns = ops.len() as u32;
     let last_line = ops.last().map_or(0, |(_, line)| *line);

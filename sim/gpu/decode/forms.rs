@@ -32,7 +32,10 @@ pub(super) const SETS: &[(&str, &str)] = &[
     ("$BITS", "b16|b32|b64"),
     ("$FLOAT", "f32|f64"),
     ("$ANY", "b16|b32|b64|u16|u32|u64|s16|s32|s64|f32|f64"),
-    ("$MEM", "b8|b16|b32|b64|u8|u16|u32|u64|s8|s16|s32|s64|f32|f64"),
+    (
+        "$MEM",
+        "b8|b16|b32|b64|u8|u16|u32|u64|s8|s16|s32|s64|f32|f64",
+    ),
     ("$SS", "global|shared|shared::cta|local|const|param"),
     ("$GS", "global|shared|shared::cta"),
     ("$SCOPE", "cta|cluster|gpu|sys"),
@@ -53,7 +56,12 @@ pub(super) const SETS: &[(&str, &str)] = &[
     ("$RI", "rni|rzi|rmi|rpi"),
 ];
 
-const fn form(name: &'static str, pattern: &'static str, operands: &'static str, build: Build) -> Form {
+const fn form(
+    name: &'static str,
+    pattern: &'static str,
+    operands: &'static str,
+    build: Build,
+) -> Form {
     Form {
         name,
         pattern,
@@ -80,9 +88,19 @@ pub(super) const FORMS: &[Form] = &[
     form("mul", "[rn] $FLOAT", "d, a, b", alu::float2),
     form("mad", "lo|hi $INT", "d, a, b, c", alu::mad),
     form("mad", "wide u16|u32|s16|s32", "d, a, b, c", alu::mad),
-    form("mad", "lo|hi cc u32|s32|u64|s64", "d, a, b, c", alu::extended),
+    form(
+        "mad",
+        "lo|hi cc u32|s32|u64|s64",
+        "d, a, b, c",
+        alu::extended,
+    ),
     form("mad", "rn $FLOAT", "d, a, b, c", alu::fma),
-    form("madc", "lo|hi [cc] u32|s32|u64|s64", "d, a, b, c", alu::extended),
+    form(
+        "madc",
+        "lo|hi [cc] u32|s32|u64|s64",
+        "d, a, b, c",
+        alu::extended,
+    ),
     form("mul24", "lo|hi u32|s32", "d, a, b", alu::mul24),
     form("mad24", "lo|hi u32|s32", "d, a, b, c", alu::mul24),
     form("div", "$INT", "d, a, b", alu::int2),
@@ -98,6 +116,7 @@ pub(super) const FORMS: &[Form] = &[
     form("neg", "$FLOAT", "d, a", alu::float1),
     form("sad", "$INT", "d, a, b, c", alu::sad),
     form("fma", "rn $FLOAT", "d, a, b, c", alu::fma),
+    form("copysign", "$FLOAT", "d, a, b", alu::float2),
     form("sqrt", "rn $FLOAT", "d, a", alu::float1),
     form("rcp", "rn $FLOAT", "d, a", alu::float1),
     // Logic and shifts.
@@ -109,7 +128,12 @@ pub(super) const FORMS: &[Form] = &[
     form("lop3", "b32", "d, a, b, c, table", alu::lop3),
     form("shl", "$BITS", "d, a, amount", alu::shift),
     form("shr", "$BITS|$INT", "d, a, amount", alu::shift),
-    form("shf", "l|r clamp|wrap b32", "d, low, high, amount", alu::funnel),
+    form(
+        "shf",
+        "l|r clamp|wrap b32",
+        "d, low, high, amount",
+        alu::funnel,
+    ),
     // Bit fields.
     form("bfe", "u32|u64|s32|s64", "d, a, position, length", alu::bfe),
     form("bfi", "b32|b64", "f, a, b, position, length", alu::bfi),
@@ -117,18 +141,39 @@ pub(super) const FORMS: &[Form] = &[
     form("brev", "b32|b64", "d, a", alu::int1),
     form("popc", "b32|b64", "d, a", alu::count),
     form("clz", "b32|b64", "d, a", alu::count),
-    form("prmt", "b32 [f4e|b4e|rc8|ecl|ecr|rc16]", "d, a, b, selector", alu::prmt),
+    form(
+        "prmt",
+        "b32 [f4e|b4e|rc8|ecl|ecr|rc16]",
+        "d, a, b, selector",
+        alu::prmt,
+    ),
     // Comparison and selection.
     form("setp", "$CMP $BITS|$INT", "p[|q], a, b", alu::setp),
-    form("setp", "$CMP $BOOL $BITS|$INT", "p[|q], a, b, [!]c", alu::setp),
+    form(
+        "setp",
+        "$CMP $BOOL $BITS|$INT",
+        "p[|q], a, b, [!]c",
+        alu::setp,
+    ),
     form("setp", "$FCMP $FLOAT", "p[|q], a, b", alu::setp),
     form("setp", "$FCMP $BOOL $FLOAT", "p[|q], a, b, [!]c", alu::setp),
     form("set", "$CMP u32|s32 $BITS|$INT", "d, a, b", alu::set),
+    form(
+        "set",
+        "$CMP $BOOL u32|s32 $BITS|$INT",
+        "d, a, b, [!]c",
+        alu::set,
+    ),
     form("set", "$FCMP u32|s32 $FLOAT", "d, a, b", alu::set),
     form("selp", "$ANY", "d, a, b, p", alu::selp),
     form("slct", "$ANY s32", "d, a, b, c", alu::slct),
     // Data movement.
-    form("mov", "$ANY|pred", "d, a (vectors pack and unpack; symbols give addresses)", alu::mov),
+    form(
+        "mov",
+        "$ANY|pred",
+        "d, a (vectors pack and unpack; symbols give addresses)",
+        alu::mov,
+    ),
     form("cvt", "[sat] $INT8 $INT8", "d, a", alu::cvt),
     form("cvt", "f64 f32", "d, a", alu::cvt),
     form("cvt", "rn f32 f64", "d, a", alu::cvt),
@@ -145,7 +190,12 @@ pub(super) const FORMS: &[Form] = &[
         "d, [a]{, cache policy}",
         memory::ld,
     ),
-    form("ld", "volatile [$SS] [$L2P] [$VEC] $MEM", "d, [a]", memory::ld),
+    form(
+        "ld",
+        "volatile [$SS] [$L2P] [$VEC] $MEM",
+        "d, [a]",
+        memory::ld,
+    ),
     form(
         "ld",
         "relaxed|acquire $SCOPE [$GS] [$L1] [$L2] [$L2C] [$L2P] [$VEC] $MEM",
@@ -165,7 +215,12 @@ pub(super) const FORMS: &[Form] = &[
         "[a], b{, cache policy}",
         memory::st,
     ),
-    form("st", "volatile [global|shared|shared::cta|local] [$VEC] $MEM", "[a], b", memory::st),
+    form(
+        "st",
+        "volatile [global|shared|shared::cta|local] [$VEC] $MEM",
+        "[a], b",
+        memory::st,
+    ),
     form(
         "st",
         "relaxed|release $SCOPE [$GS] [$L1] [$L2] [$L2C] [$VEC] $MEM",
@@ -233,14 +288,29 @@ pub(super) const FORMS: &[Form] = &[
         "[a], b{, cache policy}",
         memory::red,
     ),
-    form("fence", "[sc|acq_rel|acquire|release] $SCOPE", "", memory::fence),
+    form(
+        "fence",
+        "[sc|acq_rel|acquire|release] $SCOPE",
+        "",
+        memory::fence,
+    ),
     form("membar", "cta|gl|sys", "", memory::fence),
-    form("prefetch", "[global|local] L1|L2", "[a] (no effect)", memory::prefetch),
+    form(
+        "prefetch",
+        "[global|local] L1|L2",
+        "[a] (no effect)",
+        memory::prefetch,
+    ),
     form("prefetchu", "L1", "[a] (no effect)", memory::prefetch),
     // Control.
     form("bra", "[uni]", "label", flow::bra),
     form("brx", "idx [uni]", "index, list", flow::brx),
-    form("call", "[uni]", "{(results),} function{, (arguments)}", flow::call),
+    form(
+        "call",
+        "[uni]",
+        "{(results),} function{, (arguments)}",
+        flow::call,
+    ),
     form("ret", "[uni]", "", flow::simple),
     form("exit", "", "", flow::simple),
     form("trap", "", "", flow::simple),
@@ -249,19 +319,54 @@ pub(super) const FORMS: &[Form] = &[
     // Between threads.
     form("bar", "[cta] sync", "a{, threads}", warp::bar),
     form("bar", "[cta] arrive", "a, threads", warp::bar),
-    form("bar", "[cta] red popc u32", "d, a{, threads}, [!]c", warp::bar),
-    form("bar", "[cta] red and|or pred", "p, a{, threads}, [!]c", warp::bar),
+    form(
+        "bar",
+        "[cta] red popc u32",
+        "d, a{, threads}, [!]c",
+        warp::bar,
+    ),
+    form(
+        "bar",
+        "[cta] red and|or pred",
+        "p, a{, threads}, [!]c",
+        warp::bar,
+    ),
     form("bar", "warp sync", "mask", warp::warp_bar),
     form("barrier", "[cta] sync [aligned]", "a{, threads}", warp::bar),
     form("barrier", "[cta] arrive [aligned]", "a, threads", warp::bar),
-    form("barrier", "[cta] red popc [aligned] u32", "d, a{, threads}, [!]c", warp::bar),
-    form("barrier", "[cta] red and|or [aligned] pred", "p, a{, threads}, [!]c", warp::bar),
-    form("shfl", "sync up|down|bfly|idx b32", "d[|p], a, b, c, mask", warp::shfl),
+    form(
+        "barrier",
+        "[cta] red popc [aligned] u32",
+        "d, a{, threads}, [!]c",
+        warp::bar,
+    ),
+    form(
+        "barrier",
+        "[cta] red and|or [aligned] pred",
+        "p, a{, threads}, [!]c",
+        warp::bar,
+    ),
+    form(
+        "shfl",
+        "sync up|down|bfly|idx b32",
+        "d[|p], a, b, c, mask",
+        warp::shfl,
+    ),
     form("vote", "sync all|any|uni pred", "p, [!]a, mask", warp::vote),
     form("vote", "sync ballot b32", "d, [!]a, mask", warp::vote),
     form("match", "any sync b32|b64", "d, a, mask", warp::matching),
-    form("match", "all sync b32|b64", "d[|p], a, mask", warp::matching),
-    form("redux", "sync add|min|max u32|s32", "d, a, mask", warp::redux),
+    form(
+        "match",
+        "all sync b32|b64",
+        "d[|p], a, mask",
+        warp::matching,
+    ),
+    form(
+        "redux",
+        "sync add|min|max u32|s32",
+        "d, a, mask",
+        warp::redux,
+    ),
     form("redux", "sync and|or|xor b32", "d, a, mask", warp::redux),
     form("elect", "sync", "d|p, mask", warp::elect),
     form("activemask", "b32", "d", warp::active_mask),
@@ -269,11 +374,15 @@ pub(super) const FORMS: &[Form] = &[
 
 /// Replaces a set's name by its members.
 fn expand(part: &str) -> &str {
-    SETS.iter().find(|(name, _)| *name == part).map_or(part, |(_, set)| set)
+    SETS.iter()
+        .find(|(name, _)| *name == part)
+        .map_or(part, |(_, set)| set)
 }
 
 fn allows(group: &str, modifier: &str) -> bool {
-    group.split('|').any(|part| expand(part).split('|').any(|m| m == modifier))
+    group
+        .split('|')
+        .any(|part| expand(part).split('|').any(|m| m == modifier))
 }
 
 /// How far `modifiers` follow `pattern`: all of it, or the number that fit and what could have come next.
@@ -296,7 +405,11 @@ fn follow(pattern: &'static str, modifiers: &[&str]) -> Result<(), (usize, Vec<&
             }
         }
     }
-    if at == modifiers.len() { Ok(()) } else { Err((at, expected)) }
+    if at == modifiers.len() {
+        Ok(())
+    } else {
+        Err((at, expected))
+    }
 }
 
 /// Finds the form of an instruction, or says what is wrong with it.
@@ -334,7 +447,9 @@ pub(super) fn find(mnemonic: &str, modifiers: &[&str]) -> Result<&'static Form, 
         names.join(" ")
     };
     Err(match modifiers.get(at) {
-        Some(modifier) => format!("unsupported modifier `.{modifier}` of `{mnemonic}`; supported here: {wanted}"),
+        Some(modifier) => {
+            format!("unsupported modifier `.{modifier}` of `{mnemonic}`; supported here: {wanted}")
+        }
         None => format!("`{mnemonic}` lacks a modifier; supported here: {wanted}"),
     })
 }
@@ -351,7 +466,11 @@ mod tests {
                 assert!(!seen.contains(&form.name), "{} is split", form.name);
                 seen.push(form.name);
             }
-            for part in form.pattern.split_ascii_whitespace().flat_map(|g| g.split('|')) {
+            for part in form
+                .pattern
+                .split_ascii_whitespace()
+                .flat_map(|g| g.split('|'))
+            {
                 let part = part.trim_matches(['[', ']']);
                 assert!(!part.starts_with('$') || expand(part) != part, "{part}");
             }
@@ -360,7 +479,10 @@ mod tests {
 
     #[test]
     fn modifiers_are_matched_in_order_and_never_skipped() {
-        assert_eq!(find("ld", &["relaxed", "sys", "global", "v2", "b64"]).map(|f| f.name), Ok("ld"));
+        assert_eq!(
+            find("ld", &["relaxed", "sys", "global", "v2", "b64"]).map(|f| f.name),
+            Ok("ld")
+        );
         assert!(find("ld", &["global", "L1::evict_last", "L2::128B", "b32"]).is_ok());
         assert!(find("ld", &["global", "nc", "L1::no_allocate", "v4", "u32"]).is_ok());
         assert!(find("st", &["mmio", "relaxed", "sys", "global", "u64"]).is_ok());
@@ -369,7 +491,11 @@ mod tests {
             ("add", &["u8"], "unsupported modifier `.u8` of `add`"),
             ("add", &[], "`add` lacks a modifier"),
             ("ld", &["global", "frob", "u32"], "`.frob`"),
-            ("ld", &["relaxed", "global", "u32"], "supported here: .cta .cluster .gpu .sys"),
+            (
+                "ld",
+                &["relaxed", "global", "u32"],
+                "supported here: .cta .cluster .gpu .sys",
+            ),
             ("bra", &["uni", "uni"], "no more modifiers"),
             ("atom", &["add", "f32"], "`.f32`"),
             ("add", &["rz", "f32"], "`.rz`"),

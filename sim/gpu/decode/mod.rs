@@ -103,7 +103,10 @@ fn find_labels<'a>(body: &[Stmt<'a>]) -> Result<HashMap<(u32, &'a str), u32>, Lo
             StmtKind::Label(name) => {
                 let scope = open.last().copied().unwrap_or(0);
                 if labels.insert((scope, *name), index).is_some() {
-                    return Err(LoadError::new(stmt.line, format!("label `{name}` is defined twice")));
+                    return Err(LoadError::new(
+                        stmt.line,
+                        format!("label `{name}` is defined twice"),
+                    ));
                 }
             }
             StmtKind::Instr(_) | StmtKind::Phase(_) => index += 1,
@@ -168,14 +171,28 @@ fn declare_params<'a>(cx: &mut Cx<'_, 'a>, func: &'a Func<'a>) -> Result<u32, Lo
         let (places, bytes) = place_params(&func.params)?;
         for (param, (offset, bytes)) in func.params.iter().zip(places) {
             let kernel = true;
-            cx.declare(param.name, Local::Param { offset, bytes, kernel })?;
+            cx.declare(
+                param.name,
+                Local::Param {
+                    offset,
+                    bytes,
+                    kernel,
+                },
+            )?;
         }
         return Ok(bytes);
     }
     let places = frame_places(&func.params, &func.returns)?;
     for (param, (offset, bytes)) in func.params.iter().chain(&func.returns).zip(places) {
         let kernel = false;
-        cx.declare(param.name, Local::Param { offset, bytes, kernel })?;
+        cx.declare(
+            param.name,
+            Local::Param {
+                offset,
+                bytes,
+                kernel,
+            },
+        )?;
         cx.param_area = cx.param_area.max(offset + bytes);
     }
     Ok(0)
@@ -202,7 +219,10 @@ fn instruction(cx: &mut Cx<'_, '_>, instr: &ast::Instr<'_>) -> Result<Instr, Loa
     };
     // Lanes of one warp would part here without a join; compilers branch around instead.
     if guard != NO_REG && matches!(op, Op::Call { .. } | Op::BrxIdx { .. }) {
-        return cx.fail(format!("a predicate on `{}` is not supported", instr.mnemonic));
+        return cx.fail(format!(
+            "a predicate on `{}` is not supported",
+            instr.mnemonic
+        ));
     }
     Ok(Instr { op, guard, negated })
 }

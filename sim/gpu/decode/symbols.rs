@@ -33,7 +33,10 @@ pub(crate) struct Symbols<'a> {
 
 impl<'a> Symbols<'a> {
     /// Lays the module out; `globals` gives the addresses of its global and constant variables.
-    pub(crate) fn new(module: &'a Module<'a>, globals: &HashMap<&str, u64>) -> Result<Self, LoadError> {
+    pub(crate) fn new(
+        module: &'a Module<'a>,
+        globals: &HashMap<&str, u64>,
+    ) -> Result<Self, LoadError> {
         let mut symbols = Self {
             names: HashMap::new(),
             body_shared: HashMap::new(),
@@ -53,7 +56,12 @@ impl<'a> Symbols<'a> {
                 }
                 _ => match globals.get(var.name) {
                     Some(addr) => symbols.define(var.name, Symbol::Global(*addr), var.line)?,
-                    None => return Err(LoadError::new(var.line, format!("`{}` is defined nowhere", var.name))),
+                    None => {
+                        return Err(LoadError::new(
+                            var.line,
+                            format!("`{}` is defined nowhere", var.name),
+                        ));
+                    }
                 },
             }
         }
@@ -143,7 +151,9 @@ pub(super) fn place_params(params: &[Var<'_>]) -> Result<(Vec<(u32, u32)>, u32),
 pub(super) const MAX_PARAMS: u32 = 32_764;
 
 /// Global and constant variables that a module defines.
-pub(crate) fn global_variables<'m, 'a>(module: &'m Module<'a>) -> impl Iterator<Item = &'m Var<'a>> {
+pub(crate) fn global_variables<'m, 'a>(
+    module: &'m Module<'a>,
+) -> impl Iterator<Item = &'m Var<'a>> {
     module
         .vars
         .iter()

@@ -51,7 +51,9 @@ impl Site {
     #[inline]
     fn resolve(&self, space: MemSpace, addr: u64, len: u64) -> Result<Target, Fault> {
         match space {
-            MemSpace::Generic | MemSpace::Global if addr < Space::MAPPED_REGISTERS => Ok(Target::Memory(addr, true)),
+            MemSpace::Generic | MemSpace::Global if addr < Space::MAPPED_REGISTERS => {
+                Ok(Target::Memory(addr, true))
+            }
             MemSpace::Generic => self.windows(addr, len),
             MemSpace::Global => match self.window_of(addr) {
                 Window::Global => self.windows(addr, len),
@@ -62,8 +64,10 @@ impl Site {
                     "a global access to an address of shared, local or parameter memory",
                 )),
             },
-            MemSpace::Shared => part(self.shared, addr, len, "shared memory of the block").map(|a| Target::Memory(a, true)),
-            MemSpace::Local => part(self.local, addr, len, "local memory of the thread").map(|a| Target::Memory(a, false)),
+            MemSpace::Shared => part(self.shared, addr, len, "shared memory of the block")
+                .map(|a| Target::Memory(a, true)),
+            MemSpace::Local => part(self.local, addr, len, "local memory of the thread")
+                .map(|a| Target::Memory(a, false)),
             MemSpace::Param => Ok(Target::Param(addr)),
         }
     }
@@ -75,11 +79,13 @@ impl Site {
         match self.window_of(addr) {
             Window::Shared => {
                 let what = "shared memory of the block";
-                part(self.shared, addr.wrapping_sub(self.shared.0), len, what).map(|a| Target::Memory(a, true))
+                part(self.shared, addr.wrapping_sub(self.shared.0), len, what)
+                    .map(|a| Target::Memory(a, true))
             }
             Window::Local => {
                 let what = "local memory of the thread";
-                part(self.local, addr.wrapping_sub(self.local.0), len, what).map(|a| Target::Memory(a, false))
+                part(self.local, addr.wrapping_sub(self.local.0), len, what)
+                    .map(|a| Target::Memory(a, false))
             }
             Window::Param => Ok(Target::Param(addr - PARAM_WINDOW)),
             Window::Global if addr < Space::Shared.base() => Ok(Target::Registers),
@@ -90,11 +96,19 @@ impl Site {
 
 /// The address of `len` bytes at `offset` of a range that belongs to the accessing thread.
 fn part((start, size): (u64, u32), offset: u64, len: u64, what: &str) -> Result<u64, Fault> {
-    if offset.checked_add(len).is_some_and(|end| end <= u64::from(size)) {
+    if offset
+        .checked_add(len)
+        .is_some_and(|end| end <= u64::from(size))
+    {
         return Ok(start + offset);
     }
     let detail = format!("offset {offset:#x} of {what}, which has {size} bytes");
-    Err(Fault::new(FaultKind::OutOfBounds, start.wrapping_add(offset), len, detail))
+    Err(Fault::new(
+        FaultKind::OutOfBounds,
+        start.wrapping_add(offset),
+        len,
+        detail,
+    ))
 }
 
 #[inline]
@@ -109,7 +123,13 @@ fn access(site: &Site, m: Mem) -> Access {
 
 /// Loads one element; also tells whether it counts as a load.
 #[inline]
-pub(super) fn load(env: &mut Env<'_>, site: &Site, params: &[u8], addr: u64, m: Mem) -> Result<(u64, bool), Fault> {
+pub(super) fn load(
+    env: &mut Env<'_>,
+    site: &Site,
+    params: &[u8],
+    addr: u64,
+    m: Mem,
+) -> Result<(u64, bool), Fault> {
     match site.resolve(m.space, addr, m.size.into())? {
         Target::Memory(addr, counts) => {
             let value = env.bus.memory.load(access(site, m), addr, m.size.into())?;
@@ -117,26 +137,46 @@ pub(super) fn load(env: &mut Env<'_>, site: &Site, params: &[u8], addr: u64, m: 
         }
         Target::Param(offset) => {
             let len = u64::from(m.size);
-            let inside = offset % len == 0 && offset.checked_add(len).is_some_and(|end| end <= params.len() as u64);
+            let inside = offset.is_multiple_of(len)
+                && offset
+                    .checked_add(len)
+                    .is_some_and(|end| end <= params.len() as u64);
             if inside {
                 Ok((param(params, offset as usize, m.size), false))
             } else {
-                let detail = format!("offset {offset:#x} of {} bytes of kernel parameters", params.len());
+                let detail = format!(
+                    "offset {offset:#x} of {} bytes of kernel parameters",
+                    params.len()
+                );
                 Err(Fault::new(FaultKind::OutOfBounds, addr, len, detail))
             }
         }
-        Target::Registers => Err(register_fault(env, addr, m, "device registers cannot be loaded from")),
+        Target::Registers => Err(register_fault(
+            env,
+            addr,
+            m,
+            "device registers cannot be loaded from",
+        )),
     }
 }
 
 /// Stores one element; tells whether it counts as a store.
 #[inline]
-pub(super) fn store(env: &mut Env<'_>, site: &Site, addr: u64, m: Mem, value: u64) -> Result<bool, Fault> {
+pub(super) fn store(
+    env: &mut Env<'_>,
+    site: &Site,
+    addr: u64,
+    m: Mem,
+    value: u64,
+) -> Result<bool, Fault> {
     match site.resolve(m.space, addr, m.size.into())? {
         Target::Memory(addr, counts) => {
             writable(env, addr, m)?;
-            env.bus.memory.store(access(site, m), addr, m.size.into(), value)?;
-            env.wrote = true;
+            env.bus
+                .memory
+                .store(access(site, m), addr, m.size.into(), value)?;
+            // Local memory is nobody else's: spilling a register is no progress.
+            env.wrote |= counts;
             Ok(counts)
         }
         Target::Param(_) => Err(read_only(addr, m, "kernel parameters")),
@@ -148,12 +188,18 @@ pub(super) fn store(env: &mut Env<'_>, site: &Site, addr: u64, m: Mem, value: u6
         )),
         Target::Registers => {
             let size = usize::from(m.size);
-            if addr % u64::from(m.size) != 0 {
-                return Err(Fault::new(FaultKind::Misaligned, addr, m.size.into(), env.registers.describe(addr)));
+            if !addr.is_multiple_of(u64::from(m.size)) {
+                return Err(Fault::new(
+                    FaultKind::Misaligned,
+                    addr,
+                    m.size.into(),
+                    env.registers.describe(addr),
+                ));
             }
             let bus_addr = env.registers.translate(addr, m.size.into())?;
             let bytes = value.to_le_bytes();
-            env.bus.mmio_write(bus_addr, bytes.get(..size).unwrap_or(&bytes))?;
+            env.bus
+                .mmio_write(bus_addr, bytes.get(..size).unwrap_or(&bytes))?;
             env.wrote = true;
             env.rang = true;
             Ok(true)
@@ -174,13 +220,21 @@ pub(super) fn rmw(
     match site.resolve(m.space, addr, m.size.into())? {
         Target::Memory(addr, _) => {
             writable(env, addr, m)?;
-            let old = env.bus.memory.rmw(access(site, m), addr, m.size.into(), op, a, b)?;
+            let old = env
+                .bus
+                .memory
+                .rmw(access(site, m), addr, m.size.into(), op, a, b)?;
             // A failed compare-and-swap is a poll.
             env.wrote |= op != RmwOp::Cas || old == a;
             Ok(old)
         }
         Target::Param(_) => Err(read_only(addr, m, "kernel parameters")),
-        Target::Registers => Err(register_fault(env, addr, m, "device registers take no atomics")),
+        Target::Registers => Err(register_fault(
+            env,
+            addr,
+            m,
+            "device registers take no atomics",
+        )),
     }
 }
 
@@ -188,7 +242,7 @@ pub(super) fn rmw(
 #[inline]
 pub(super) fn aligned(env: &Env<'_>, addr: u64, size: u8, len: usize) -> Result<(), Fault> {
     let bytes = u64::from(size) * len as u64;
-    if addr % bytes == 0 {
+    if addr.is_multiple_of(bytes) {
         Ok(())
     } else {
         let detail = env.bus.memory.describe(addr);
@@ -241,7 +295,12 @@ pub(super) fn extend(value: u64, size: u8, extend: u8) -> u64 {
 pub(super) fn note(last: &mut Option<Read>, pc: u32, addr: u64, value: u64, order: Order) {
     let strong = !matches!(order, Order::Weak | Order::NonCoherent);
     if strong || last.is_none_or(|read| !read.strong) {
-        *last = Some(Read { pc, addr, value, strong });
+        *last = Some(Read {
+            pc,
+            addr,
+            value,
+            strong,
+        });
     }
 }
 

@@ -133,6 +133,10 @@ pub(crate) fn fmax<T: Float>(a: u64, b: u64, _: u64) -> u64 {
 pub(crate) fn fabs<T: Float>(a: u64, _: u64, _: u64) -> u64 {
     a & (T::SIGN - 1)
 }
+/// The sign of `a` on the value of `b` (PTX ISA, "copysign": the operands are in this order).
+pub(crate) fn fcopysign<T: Float>(a: u64, b: u64, _: u64) -> u64 {
+    (a & T::SIGN) | (b & (T::SIGN - 1))
+}
 pub(crate) fn fneg<T: Float>(a: u64, _: u64, _: u64) -> u64 {
     a ^ T::SIGN
 }

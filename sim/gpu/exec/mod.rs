@@ -47,7 +47,10 @@ pub(crate) enum End {
     /// At an operation between threads, which the scheduler completes.
     Together,
     /// At a branch that the thread's group takes together, with the thread's own choice.
-    Branch { next: u32, join: u32 },
+    Branch {
+        next: u32,
+        join: u32,
+    },
     /// At a post-dominator.
     Join,
     /// In `nanosleep`, for so many ns.
@@ -69,7 +72,16 @@ pub(crate) fn burst(
     // Instructions counted to a phase up to here.
     let mut counted = limit;
     let end = loop {
-        match run_frame(&program, thread, place, launch, env, limit, &mut left, &mut counted) {
+        match run_frame(
+            &program,
+            thread,
+            place,
+            launch,
+            env,
+            limit,
+            &mut left,
+            &mut counted,
+        ) {
             Flow::Call(site) => {
                 if let Err(failure) = thread.call(&program, site, place) {
                     break End::Failed(failure);
@@ -94,7 +106,10 @@ enum Flow {
 }
 
 /// Runs until the frame changes or the burst ends.
-#[allow(clippy::too_many_arguments, reason = "the burst's state, split so that the loop keeps it in registers")]
+#[allow(
+    clippy::too_many_arguments,
+    reason = "the burst's state, split so that the loop keeps it in registers"
+)]
 #[inline]
 fn run_frame(
     program: &Program,
@@ -147,7 +162,10 @@ fn run_frame(
                 Ok(value) => value,
                 Err(fault) => {
                     *left -= 1;
-                    leave!(Flow::End(End::Failed(Failure::new(FailureKind::MemoryFault(fault), ""))))
+                    leave!(Flow::End(End::Failed(Failure::new(
+                        FailureKind::MemoryFault(fault),
+                        ""
+                    ))))
                 }
             }
         };
@@ -155,7 +173,9 @@ fn run_frame(
     /// Ends the burst now and then after an operation that other agents can see the order of.
     macro_rules! strong {
         ($order:expr) => {
-            if !matches!($order, Order::Weak | Order::NonCoherent) && env.rng.below(BREAK_AFTER_STRONG) == 0 {
+            if !matches!($order, Order::Weak | Order::NonCoherent)
+                && env.rng.below(BREAK_AFTER_STRONG) == 0
+            {
                 *left -= 1;
                 pc += 1;
                 leave!(Flow::End(End::Spent));
@@ -183,11 +203,15 @@ fn run_frame(
 
             Op::Mov { d, a } => r!(d) = r!(a),
             Op::Trunc { sh, d, a } => r!(d) = r!(a) << sh >> sh,
-            Op::SignExtend { from, to, d, a } => r!(d) = (((r!(a) << from) as i64 >> from) as u64) << to >> to,
+            Op::SignExtend { from, to, d, a } => {
+                r!(d) = (((r!(a) << from) as i64 >> from) as u64) << to >> to
+            }
             Op::Add { sh, d, a, b } => r!(d) = r!(a).wrapping_add(r!(b)) << sh >> sh,
             Op::Sub { sh, d, a, b } => r!(d) = r!(a).wrapping_sub(r!(b)) << sh >> sh,
             Op::Mul { sh, d, a, b } => r!(d) = r!(a).wrapping_mul(r!(b)) << sh >> sh,
-            Op::Mad { sh, d, a, b, c } => r!(d) = r!(a).wrapping_mul(r!(b)).wrapping_add(r!(c)) << sh >> sh,
+            Op::Mad { sh, d, a, b, c } => {
+                r!(d) = r!(a).wrapping_mul(r!(b)).wrapping_add(r!(c)) << sh >> sh
+            }
             Op::And { d, a, b } => r!(d) = r!(a) & r!(b),
             Op::Or { d, a, b } => r!(d) = r!(a) | r!(b),
             Op::Xor { d, a, b } => r!(d) = r!(a) ^ r!(b),
@@ -205,42 +229,80 @@ fn run_frame(
             Op::SetLtU { d, a, b } => r!(d) = u64::from(r!(a) < r!(b)),
             Op::SetLeU { d, a, b } => r!(d) = u64::from(r!(a) <= r!(b)),
             // Both shifted to the top: the sign decides, the order is kept.
-            Op::SetLtS { sh, d, a, b } => r!(d) = u64::from(((r!(a) << sh) as i64) < (r!(b) << sh) as i64),
-            Op::SetLeS { sh, d, a, b } => r!(d) = u64::from((r!(a) << sh) as i64 <= (r!(b) << sh) as i64),
+            Op::SetLtS { sh, d, a, b } => {
+                r!(d) = u64::from(((r!(a) << sh) as i64) < (r!(b) << sh) as i64)
+            }
+            Op::SetLeS { sh, d, a, b } => {
+                r!(d) = u64::from((r!(a) << sh) as i64 <= (r!(b) << sh) as i64)
+            }
             Op::Alu { f, d, a, b, c } => r!(d) = f(r!(a), r!(b), r!(c)),
-            Op::Alu4 { f, d, second, a, b, c, e } => {
+            Op::Alu4 {
+                f,
+                d,
+                second,
+                a,
+                b,
+                c,
+                e,
+            } => {
                 let (value, other) = f(r!(a), r!(b), r!(c), r!(e));
                 r!(second) = other;
                 r!(d) = value;
             }
-            Op::Setp { f, d, q, a, b, c, negate, combine } => {
+            Op::Setp {
+                f,
+                d,
+                q,
+                a,
+                b,
+                c,
+                negate,
+                combine,
+            } => {
                 let (holds, c) = (f(r!(a), r!(b), 0), r!(c) ^ u64::from(negate));
-                let join = |x: u64| match combine {
-                    BoolOp::None => x,
-                    BoolOp::And => x & c,
-                    BoolOp::Or => x | c,
-                    BoolOp::Xor => x ^ c,
-                };
-                let (p_value, q_value) = (join(holds), join(holds ^ 1));
-                r!(q) = q_value;
-                r!(d) = p_value;
+                r!(q) = combined(combine, holds ^ 1, c);
+                r!(d) = combined(combine, holds, c);
             }
-            Op::Set { f, d, a, b } => r!(d) = f(r!(a), r!(b), 0).wrapping_neg() & 0xffff_ffff,
-            Op::Pack { d, regs: list, bits } => {
+            Op::Set {
+                f,
+                d,
+                a,
+                b,
+                c,
+                negate,
+                combine,
+            } => {
+                let holds = combined(combine, f(r!(a), r!(b), 0), r!(c) ^ u64::from(negate));
+                r!(d) = holds.wrapping_neg() & 0xffff_ffff;
+            }
+            Op::Pack {
+                d,
+                regs: list,
+                bits,
+            } => {
                 let mut value = 0;
                 for (i, reg) in vector(program, list).iter().enumerate() {
                     value |= r!(*reg) << (i as u32 * u32::from(bits));
                 }
                 r!(d) = value;
             }
-            Op::Unpack { a, regs: list, bits } => {
+            Op::Unpack {
+                a,
+                regs: list,
+                bits,
+            } => {
                 let value = r!(a);
                 for (i, reg) in vector(program, list).iter().enumerate() {
                     let sh = 64 - u32::from(bits);
                     r!(*reg) = (value >> (i as u32 * u32::from(bits))) << sh >> sh;
                 }
             }
-            Op::Cvta { d, a, window, to_generic } => {
+            Op::Cvta {
+                d,
+                a,
+                window,
+                to_generic,
+            } => {
                 let start = match window {
                     Window::Global => 0,
                     Window::Shared => site.shared.0,
@@ -274,7 +336,12 @@ fn run_frame(
                 access::note(&mut thread.last_read, pc, addr, value, m.order);
                 strong!(m.order);
             }
-            Op::LdVec { regs: list, base, offset, m } => {
+            Op::LdVec {
+                regs: list,
+                base,
+                offset,
+                m,
+            } => {
                 let addr = r!(base).wrapping_add(offset as i64 as u64);
                 let list = vector(program, list);
                 check!(access::aligned(env, addr, m.size, list.len()));
@@ -303,7 +370,12 @@ fn run_frame(
                 ordered!(m.order);
                 strong!(m.order);
             }
-            Op::StVec { regs: list, base, offset, m } => {
+            Op::StVec {
+                regs: list,
+                base,
+                offset,
+                m,
+            } => {
                 let addr = r!(base).wrapping_add(offset as i64 as u64);
                 let list = vector(program, list);
                 check!(access::aligned(env, addr, m.size, list.len()));
@@ -316,7 +388,15 @@ fn run_frame(
                 ordered!(m.order);
                 strong!(m.order);
             }
-            Op::Atom { op, d, base, offset, a, b, m } => {
+            Op::Atom {
+                op,
+                d,
+                base,
+                offset,
+                a,
+                b,
+                m,
+            } => {
                 let addr = r!(base).wrapping_add(offset as i64 as u64);
                 let old = check!(access::rmw(env, &site, addr, m, op, r!(a), r!(b)));
                 r!(d) = old;
@@ -325,7 +405,13 @@ fn run_frame(
                 access::note(&mut thread.last_read, pc, addr, old, m.order);
                 strong!(m.order);
             }
-            Op::LdParam { regs: list, offset, kernel, size, extend } => {
+            Op::LdParam {
+                regs: list,
+                offset,
+                kernel,
+                size,
+                extend,
+            } => {
                 let frame = thread.frames.last().map_or(0, |f| f.params);
                 let list = vector(program, list);
                 for (i, reg) in list.iter().enumerate() {
@@ -338,7 +424,11 @@ fn run_frame(
                     r!(*reg) = access::extend(value, size, extend);
                 }
             }
-            Op::StParam { regs: list, offset, size } => {
+            Op::StParam {
+                regs: list,
+                offset,
+                size,
+            } => {
                 let frame = thread.frames.last().map_or(0, |f| f.params);
                 for (i, reg) in vector(program, list).iter().enumerate() {
                     let at = frame + offset as usize + i * usize::from(size);
@@ -357,7 +447,12 @@ fn run_frame(
                 *left -= 1;
                 continue;
             }
-            Op::Branch { target, join, pred, negated } => {
+            Op::Branch {
+                target,
+                join,
+                pred,
+                negated,
+            } => {
                 let taken = (r!(pred) != 0) != negated;
                 let next = if taken { target } else { pc + 1 };
                 *left -= 1;
@@ -367,7 +462,10 @@ fn run_frame(
                 let targets = program.tables.get(table as usize);
                 let Some(next) = targets.and_then(|t| t.get(r!(index) as usize)) else {
                     *left -= 1;
-                    leave!(fail(FailureKind::BadBranch, "index beyond the list of targets"));
+                    leave!(fail(
+                        FailureKind::BadBranch,
+                        "index beyond the list of targets"
+                    ));
                 };
                 *left -= 1;
                 if program.converge {
@@ -396,7 +494,10 @@ fn run_frame(
                 *left -= 1;
                 leave!(fail(FailureKind::Trap, "`brkpt`: there is no debugger"));
             }
-            Op::FellOff => leave!(fail(FailureKind::BadBranch, "control reached the end of the body")),
+            Op::FellOff => leave!(fail(
+                FailureKind::BadBranch,
+                "control reached the end of the body"
+            )),
             Op::Nanosleep { a } => {
                 let ns = r!(a);
                 pc += 1;
@@ -427,6 +528,16 @@ fn run_frame(
 
 fn fail(kind: FailureKind, detail: &str) -> Flow {
     Flow::End(End::Failed(Failure::new(kind, detail)))
+}
+
+/// A comparison's truth value combined with a predicate.
+fn combined(op: BoolOp, holds: u64, c: u64) -> u64 {
+    match op {
+        BoolOp::None => holds,
+        BoolOp::And => holds & c,
+        BoolOp::Or => holds | c,
+        BoolOp::Xor => holds ^ c,
+    }
 }
 
 fn vector(program: &Program, index: u32) -> &[u16] {

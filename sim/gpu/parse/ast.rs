@@ -111,7 +111,11 @@ pub(crate) enum Init<'a> {
     /// Its bits.
     Bits(u64),
     /// The address of a symbol; generic if so written.
-    Address { symbol: &'a str, offset: i64, generic: bool },
+    Address {
+        symbol: &'a str,
+        offset: i64,
+        generic: bool,
+    },
 }
 
 /// A kernel or a function.
@@ -146,11 +150,18 @@ pub(crate) enum StmtKind<'a> {
     /// `name:`
     Label(&'a str),
     /// `.reg`: `name<count>` declares `name0 .. name(count-1)`.
-    Reg { ty: Ty, name: &'a str, count: Option<u32> },
+    Reg {
+        ty: Ty,
+        name: &'a str,
+        count: Option<u32>,
+    },
     /// A variable of the body.
     Var(Var<'a>),
     /// `label: .branchtargets a, b, ...;`
-    BranchTargets { name: &'a str, targets: Vec<&'a str> },
+    BranchTargets {
+        name: &'a str,
+        targets: Vec<&'a str>,
+    },
     /// A phase marker.
     Phase(Phase),
     /// An instruction.

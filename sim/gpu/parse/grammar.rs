@@ -30,11 +30,15 @@ struct Parser<'a> {
 
 impl<'a> Parser<'a> {
     fn peek(&self) -> &Token<'a> {
-        self.tokens.get(self.at).map_or(&Token::End, |(token, _)| token)
+        self.tokens
+            .get(self.at)
+            .map_or(&Token::End, |(token, _)| token)
     }
 
     fn peek_ahead(&self) -> &Token<'a> {
-        self.tokens.get(self.at + 1).map_or(&Token::End, |(token, _)| token)
+        self.tokens
+            .get(self.at + 1)
+            .map_or(&Token::End, |(token, _)| token)
     }
 
     fn line(&self) -> u32 {
@@ -139,7 +143,9 @@ impl<'a> Parser<'a> {
                     }
                     size = true;
                 }
-                _ if !(version && target) => return self.fail("`.version` and `.target` must come first"),
+                _ if !(version && target) => {
+                    return self.fail("`.version` and `.target` must come first");
+                }
                 Token::Dot("file") => self.file()?,
                 Token::Dot("pragma") => self.pragma()?,
                 Token::Phase(_) => return self.fail("phase marker outside a function"),
@@ -147,7 +153,10 @@ impl<'a> Parser<'a> {
             }
         }
         if !(version && target && size) {
-            return Err(LoadError::new(0, "`.version`, `.target` or `.address_size 64` is missing"));
+            return Err(LoadError::new(
+                0,
+                "`.version`, `.target` or `.address_size 64` is missing",
+            ));
         }
         Ok(module)
     }
@@ -155,9 +164,11 @@ impl<'a> Parser<'a> {
     fn target(&mut self) -> Parsed<()> {
         loop {
             let name = self.word()?;
-            let known = name
-                .strip_prefix("sm_")
-                .is_some_and(|rest| rest.trim_end_matches(['a', 'f']).parse::<u32>().is_ok_and(|sm| sm >= 50));
+            let known = name.strip_prefix("sm_").is_some_and(|rest| {
+                rest.trim_end_matches(['a', 'f'])
+                    .parse::<u32>()
+                    .is_ok_and(|sm| sm >= 50)
+            });
             if !known && !matches!(name, "texmode_unified" | "texmode_independent" | "debug") {
                 self.at -= 1;
                 return self.fail("unknown target");
@@ -256,7 +267,9 @@ impl<'a> Parser<'a> {
                     return Ok(());
                 }
                 Token::Dot("section") => {
-                    return self.fail("debug sections are not supported: build the PTX without debug info");
+                    return self.fail(
+                        "debug sections are not supported: build the PTX without debug info",
+                    );
                 }
                 Token::Dot(name) => return self.fail(format!("unknown directive `.{name}`")),
                 _ => return self.fail(format!("directive expected, found {}", self.found())),
@@ -265,7 +278,12 @@ impl<'a> Parser<'a> {
     }
 
     /// One or more variables of one declaration, `;` included.
-    fn vars(&mut self, space: VarSpace, linkage: Linkage, mut keep: impl FnMut(Var<'a>)) -> Parsed<()> {
+    fn vars(
+        &mut self,
+        space: VarSpace,
+        linkage: Linkage,
+        mut keep: impl FnMut(Var<'a>),
+    ) -> Parsed<()> {
         let (align, ty) = self.align_and_type()?;
         loop {
             keep(self.var(space, linkage, align, ty)?);
@@ -385,8 +403,13 @@ impl<'a> Parser<'a> {
         }
         loop {
             let nested = *self.peek() == Token::Mark('{');
-            let end = self.initialiser(ty, strides.get(1..).unwrap_or(&[]), next, depth + 1, out)?;
-            next = if nested { next.saturating_add(stride).max(end) } else { end };
+            let end =
+                self.initialiser(ty, strides.get(1..).unwrap_or(&[]), next, depth + 1, out)?;
+            next = if nested {
+                next.saturating_add(stride).max(end)
+            } else {
+                end
+            };
             if self.accept('}') {
                 return Ok(next);
             }
@@ -401,12 +424,20 @@ impl<'a> Parser<'a> {
                 let symbol = self.word()?;
                 self.expect(')')?;
                 let offset = self.offset()?;
-                Ok(Init::Address { symbol, offset, generic: true })
+                Ok(Init::Address {
+                    symbol,
+                    offset,
+                    generic: true,
+                })
             }
             Token::Word(symbol) => {
                 self.at += 1;
                 let offset = self.offset()?;
-                Ok(Init::Address { symbol, offset, generic: false })
+                Ok(Init::Address {
+                    symbol,
+                    offset,
+                    generic: false,
+                })
             }
             _ => {
                 let line = self.line();
@@ -432,7 +463,8 @@ impl<'a> Parser<'a> {
             return Ok(0);
         }
         let line = self.line();
-        let value = i64::try_from(self.int()?).map_err(|_| LoadError::new(line, "offset out of range"))?;
+        let value =
+            i64::try_from(self.int()?).map_err(|_| LoadError::new(line, "offset out of range"))?;
         Ok(if minus { -value } else { value })
     }
 
@@ -488,7 +520,11 @@ impl<'a> Parser<'a> {
                 _ => break,
             }
         }
-        let body = if self.accept(';') { None } else { Some(self.body()?) };
+        let body = if self.accept(';') {
+            None
+        } else {
+            Some(self.body()?)
+        };
         Ok(Func {
             line,
             is_kernel,
@@ -806,7 +842,11 @@ fn strides(dims: &[Option<u64>]) -> Vec<u64> {
 pub(crate) fn fit(value: i128, bits: u8) -> Option<u64> {
     let bits = u32::from(bits);
     let inside = value >= -(1i128 << (bits - 1)) && value < (1i128 << bits);
-    let mask = if bits >= 64 { u64::MAX } else { (1 << bits) - 1 };
+    let mask = if bits >= 64 {
+        u64::MAX
+    } else {
+        (1 << bits) - 1
+    };
     inside.then_some(value as u64 & mask)
 }
 
@@ -828,7 +868,11 @@ mod tests {
              .extern .shared .align 16 .b8 smem[];\n"
         );
         let module = parse(&source).unwrap();
-        let sizes: Vec<_> = module.vars.iter().map(|v| (v.name, v.bytes, v.align)).collect();
+        let sizes: Vec<_> = module
+            .vars
+            .iter()
+            .map(|v| (v.name, v.bytes, v.align))
+            .collect();
         assert_eq!(
             sizes,
             [
@@ -864,7 +908,10 @@ mod tests {
             assert!(e.message.contains(part), "{body}: {e}");
         }
         let e = error("\n  .wibble 3");
-        assert_eq!(e.to_string(), "PTX line 5: unknown directive `.wibble`: `.wibble 3`");
+        assert_eq!(
+            e.to_string(),
+            "PTX line 5: unknown directive `.wibble`: `.wibble 3`"
+        );
         assert_eq!(parse(".version 8.2\n.target sm_70\n").unwrap_err().line, 0);
         assert!(parse(".version 8.2\n.target sm_70\n.address_size 32").is_err());
         assert!(parse(".version 3.0\n").is_err());

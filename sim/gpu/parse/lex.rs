@@ -105,14 +105,20 @@ impl<'a> Lexer<'a> {
                     let word = self.source.get(from..self.at).unwrap_or_default();
                     self.push(Token::Word(word));
                 }
-                b',' | b';' | b':' | b'{' | b'}' | b'(' | b')' | b'[' | b']' | b'<' | b'>' | b'@' | b'!' | b'+'
-                | b'-' | b'|' | b'=' => {
+                b',' | b';' | b':' | b'{' | b'}' | b'(' | b')' | b'[' | b']' | b'<' | b'>'
+                | b'@' | b'!' | b'+' | b'-' | b'|' | b'=' => {
                     self.at += 1;
                     self.push(Token::Mark(byte as char));
                 }
                 _ => {
-                    let c = self.source.get(self.at..).and_then(|rest| rest.chars().next());
-                    return self.fail(format!("unexpected character {:?}", c.unwrap_or('\u{fffd}')));
+                    let c = self
+                        .source
+                        .get(self.at..)
+                        .and_then(|rest| rest.chars().next());
+                    return self.fail(format!(
+                        "unexpected character {:?}",
+                        c.unwrap_or('\u{fffd}')
+                    ));
                 }
             }
         }
@@ -231,13 +237,19 @@ mod tests {
     use super::*;
 
     fn tokens(source: &str) -> Vec<Token<'_>> {
-        lex(source).unwrap().into_iter().map(|(token, _)| token).collect()
+        lex(source)
+            .unwrap()
+            .into_iter()
+            .map(|(token, _)| token)
+            .collect()
     }
 
     #[test]
     fn words_numbers_and_marks() {
         assert_eq!(
-            tokens("@!%p1 ld.L1::evict_last.b64 %rd2, [a+0x1fU]; 010 0b11 0f3F800000 0d3FF0000000000000"),
+            tokens(
+                "@!%p1 ld.L1::evict_last.b64 %rd2, [a+0x1fU]; 010 0b11 0f3F800000 0d3FF0000000000000"
+            ),
             [
                 Token::Mark('@'),
                 Token::Mark('!'),
@@ -269,12 +281,25 @@ mod tests {
             [Token::Word("x"), Token::Phase(Phase::Poll), Token::End]
         );
         assert_eq!(lex("a\n/* b\n\n").unwrap_err().line, 2);
-        assert!(lex("// wv.phase nap").unwrap_err().message.contains("unknown phase"));
+        assert!(
+            lex("// wv.phase nap")
+                .unwrap_err()
+                .message
+                .contains("unknown phase")
+        );
     }
 
     #[test]
     fn malformed_text_is_refused_with_its_line() {
-        for (source, line) in [("\n09", 2), ("0x", 1), ("0f3F8", 1), ("a\n\"b", 2), ("é", 1), (". x", 1), ("12ab", 1)] {
+        for (source, line) in [
+            ("\n09", 2),
+            ("0x", 1),
+            ("0f3F8", 1),
+            ("a\n\"b", 2),
+            ("é", 1),
+            (". x", 1),
+            ("12ab", 1),
+        ] {
             assert_eq!(lex(source).unwrap_err().line, line, "{source:?}");
         }
     }

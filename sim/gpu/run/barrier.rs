@@ -8,13 +8,26 @@ use crate::ir::{BarKind, NO_REG, Op, Program};
 use crate::report::FailureKind;
 
 /// Thread `index` has come to a barrier instruction. Gives the threads that may go on.
-pub(super) fn arrive(block: &mut Block, program: &Program, index: usize) -> Result<Vec<u32>, Failure> {
+pub(super) fn arrive(
+    block: &mut Block,
+    program: &Program,
+    index: usize,
+) -> Result<Vec<u32>, Failure> {
     let bad = |detail: String| Failure::new(FailureKind::BarrierDivergence, detail);
     let Some(thread) = block.threads.get_mut(index) else {
         return Ok(Vec::new());
     };
     let pc = thread.pc;
-    let Some(Op::Bar { kind, aligned, id, count, p, negate, .. }) = program.code.get(pc as usize).map(|i| i.op) else {
+    let Some(Op::Bar {
+        kind,
+        aligned,
+        id,
+        count,
+        p,
+        negate,
+        ..
+    }) = program.code.get(pc as usize).map(|i| i.op)
+    else {
         return Ok(Vec::new());
     };
     let id = thread.get(id);
@@ -63,7 +76,9 @@ pub(super) fn arrive(block: &mut Block, program: &Program, index: usize) -> Resu
         let same = matches!(program.code.get(other.pc as usize).map(|i| i.op),
             Some(Op::Bar { kind: k, .. }) if k == kind || kind == BarKind::Arrive);
         if !same {
-            return Err(bad(format!("barrier {id} is used for another operation at the same time")));
+            return Err(bad(format!(
+                "barrier {id} is used for another operation at the same time"
+            )));
         }
     }
     let Some(barrier) = block.barriers.get_mut(number) else {

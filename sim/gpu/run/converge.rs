@@ -137,7 +137,9 @@ pub(super) fn join(block: &mut Block, index: usize) -> Vec<u32> {
         return Vec::new();
     };
     let meeting = warp.groups.get(group).and_then(|g| g.meeting);
-    let here = warp.meeting(meeting).is_some_and(|m| m.pc == pc && m.depth == depth);
+    let here = warp
+        .meeting(meeting)
+        .is_some_and(|m| m.pc == pc && m.depth == depth);
     let Some(meeting) = meeting.filter(|_| here) else {
         thread.pc += 1;
         thread.status = Status::Ready;
@@ -217,9 +219,13 @@ pub(super) fn exit(
         released.extend(meet(block, warp_at, index));
     }
     for lanes in complete {
-        let first = lanes_of(lanes).next().and_then(|lane| block.lane(warp_at, lane));
+        let first = lanes_of(lanes)
+            .next()
+            .and_then(|lane| block.lane(warp_at, lane));
         match first.map(|thread| (thread.status, thread.pc)) {
-            Some((Status::Branch { .. }, pc)) => released.extend(take(block, warp_at, lanes, join_of(pc))),
+            Some((Status::Branch { .. }, pc)) => {
+                released.extend(take(block, warp_at, lanes, join_of(pc)))
+            }
             Some((Status::ActiveMask, _)) => active.push(lanes),
             _ => {}
         }

@@ -24,7 +24,9 @@ impl Machine {
         failure: Failure,
     ) -> RunReport {
         let block = self.blocks.get(slot as usize).and_then(Option::as_ref);
-        let launch = block.and_then(|b| self.launches.get(b.launch)).and_then(Option::as_ref);
+        let launch = block
+            .and_then(|b| self.launches.get(b.launch))
+            .and_then(Option::as_ref);
         let thread = block.and_then(|b| b.threads.get(index as usize));
         let mut detail = failure.detail;
         // A fault at a null or wild address says little; where the address came from is in the PTX line.
@@ -38,7 +40,9 @@ impl Machine {
             kind: failure.kind,
             kernel: launch.map(Launch::kernel_name).unwrap_or_default(),
             location: match (launch, block, thread) {
-                (Some(launch), Some(block), Some(thread)) => Some(location(launch, block, thread, thread.pc)),
+                (Some(launch), Some(block), Some(thread)) => {
+                    Some(location(launch, block, thread, thread.pc))
+                }
                 _ => None,
             },
             detail,
@@ -58,7 +62,12 @@ impl Machine {
         }
     }
 
-    pub(super) fn deadlock(&self, bus: &BusState, registers: &RegisterWindow, launch: Option<usize>) -> RunReport {
+    pub(super) fn deadlock(
+        &self,
+        bus: &BusState,
+        registers: &RegisterWindow,
+        launch: Option<usize>,
+    ) -> RunReport {
         RunReport {
             kind: FailureKind::Deadlock,
             kernel: self.first_kernel(launch),
@@ -81,13 +90,21 @@ impl Machine {
     fn first_kernel(&self, launch: Option<usize>) -> String {
         let mut launches = self.launches.iter().enumerate();
         launches
-            .find_map(|(slot, l)| l.as_ref().filter(|_| launch.is_none_or(|only| only == slot)))
+            .find_map(|(slot, l)| {
+                l.as_ref()
+                    .filter(|_| launch.is_none_or(|only| only == slot))
+            })
             .map(Launch::kernel_name)
             .unwrap_or_default()
     }
 
     /// All threads that have not ended, and what each waits for.
-    fn waiters(&self, bus: &BusState, registers: &RegisterWindow, only: Option<usize>) -> Vec<Waiter> {
+    fn waiters(
+        &self,
+        bus: &BusState,
+        registers: &RegisterWindow,
+        only: Option<usize>,
+    ) -> Vec<Waiter> {
         let mut out = Vec::new();
         for block in self.blocks.iter().flatten() {
             if only.is_some_and(|launch| launch != block.launch) {
@@ -132,12 +149,20 @@ fn location(launch: &Launch, block: &Block, thread: &Thread, pc: u32) -> Locatio
     }
 }
 
-fn waits_for(bus: &BusState, registers: &RegisterWindow, launch: &Launch, block: &Block, thread: &Thread) -> String {
+fn waits_for(
+    bus: &BusState,
+    registers: &RegisterWindow,
+    launch: &Launch,
+    block: &Block,
+    thread: &Thread,
+) -> String {
     let program = &launch.program;
     match thread.status {
         Status::Ready => match thread.last_read {
             None => "runs, and has loaded nothing".into(),
-            Some(Read { pc, addr, value, .. }) => {
+            Some(Read {
+                pc, addr, value, ..
+            }) => {
                 let line = program.lines.get(pc as usize).copied().unwrap_or(0);
                 format!(
                     "polls {addr:#x} ({}) at PTX line {line} `{}`, last value {value:#x}",
@@ -148,7 +173,9 @@ fn waits_for(bus: &BusState, registers: &RegisterWindow, launch: &Launch, block:
         },
         Status::Warp { mask } => {
             let op = program.code.get(thread.pc as usize).map(|i: &Instr| i.op);
-            let missing = op.map_or(0, |op: Op| warp::missing(block, program, thread.warp(), mask, &op));
+            let missing = op.map_or(0, |op: Op| {
+                warp::missing(block, program, thread.warp(), mask, &op)
+            });
             format!("waits for lanes {missing:#010x} of member mask {mask:#010x}")
         }
         Status::Barrier { id } => match block.barriers.get(usize::from(id)) {

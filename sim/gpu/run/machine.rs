@@ -113,7 +113,11 @@ impl Machine {
             return true;
         }
         let per_sm = self.per_sm(launch.shape.threads());
-        let free: u64 = self.loads.iter().map(|load| u64::from(per_sm.saturating_sub(*load))).sum();
+        let free: u64 = self
+            .loads
+            .iter()
+            .map(|load| u64::from(per_sm.saturating_sub(*load)))
+            .sum();
         // Blocks of earlier launches that have not started come first.
         let owed: u64 = self
             .launches
@@ -131,7 +135,10 @@ impl Machine {
             .launches
             .iter()
             .flatten()
-            .map(|l| l.agents.saturating_add((l.shape.blocks() * l.shape.threads()) as u32))
+            .map(|l| {
+                l.agents
+                    .saturating_add((l.shape.blocks() * l.shape.threads()) as u32)
+            })
             .max()
             .unwrap_or(0);
         let slot = match self.launches.iter().position(Option::is_none) {
@@ -193,7 +200,12 @@ impl Machine {
     }
 
     /// All threads sleep: devices act until the first wakes.
-    fn pass_time(&mut self, bus: &mut BusState, registers: &RegisterWindow, end: u64) -> Result<(), Box<RunReport>> {
+    fn pass_time(
+        &mut self,
+        bus: &mut BusState,
+        registers: &RegisterWindow,
+        end: u64,
+    ) -> Result<(), Box<RunReport>> {
         let Some(Reverse((wake, ..))) = self.asleep.peek().copied() else {
             return Err(Box::new(self.deadlock(bus, registers, None)));
         };
@@ -257,11 +269,16 @@ impl Machine {
         };
         let (ran, end) = burst(thread, &block.place, launch, &mut env, limit);
         let (wrote, rang) = (env.wrote, env.rang);
-        self.fingerprint = (self.fingerprint.rotate_left(7) ^ (u64::from(slot) << 42 | u64::from(index) << 32 | u64::from(ran)))
-            .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.fingerprint = (self.fingerprint.rotate_left(7)
+            ^ (u64::from(slot) << 42 | u64::from(index) << 32 | u64::from(ran)))
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15);
         self.steps += u64::from(ran);
         self.now += u64::from(ran);
-        self.waiting_bursts = if wrote { 0 } else { self.waiting_bursts.saturating_add(1) };
+        self.waiting_bursts = if wrote {
+            0
+        } else {
+            self.waiting_bursts.saturating_add(1)
+        };
         if rang {
             self.progress_at = self.steps;
         }
@@ -307,34 +324,43 @@ impl Machine {
         let at = index as usize;
         let released = match end {
             End::Spent => return Ok(()),
-            End::Failed(failure) => return Err(Box::new(self.failed(bus, registers, slot, index, failure))),
+            End::Failed(failure) => {
+                return Err(Box::new(self.failed(bus, registers, slot, index, failure)));
+            }
             End::Sleep(ns) => {
                 self.remove_ready(slot, index);
                 if let Some(thread) = self.thread_mut(slot, index) {
                     thread.status = Status::Asleep;
                 }
                 self.sleeps += 1;
-                self.asleep.push(Reverse((self.now + ns, self.sleeps, slot, index)));
+                self.asleep
+                    .push(Reverse((self.now + ns, self.sleeps, slot, index)));
                 return Ok(());
             }
             End::Exited => return self.exited(bus, registers, slot, index),
-            End::Branch { next, join } => converge::branch(block, at, next, Some(join).filter(|pc| *pc != NO_PC)),
+            End::Branch { next, join } => {
+                converge::branch(block, at, next, Some(join).filter(|pc| *pc != NO_PC))
+            }
             End::Join => converge::join(block, at),
             End::Together => {
                 let pc = block.threads.get(at).map_or(0, |t| t.pc);
                 let op = program.code.get(pc as usize).map(|i| i.op);
                 let released = match op {
                     Some(Op::Bar { .. }) => barrier::arrive(block, &program, at),
-                    Some(Op::ActiveMask { d }) if converging => Ok(match converge::active_mask(block, at) {
-                        Some(lanes) => give_active_mask(block, at, lanes, d),
-                        None => Vec::new(),
-                    }),
+                    Some(Op::ActiveMask { d }) if converging => {
+                        Ok(match converge::active_mask(block, at) {
+                            Some(lanes) => give_active_mask(block, at, lanes, d),
+                            None => Vec::new(),
+                        })
+                    }
                     Some(Op::ActiveMask { d }) => Ok(some_active_mask(block, at, d, &mut self.rng)),
                     _ => warp::arrive(block, &program, at),
                 };
                 match released {
                     Ok(released) => released,
-                    Err(failure) => return Err(Box::new(self.failed(bus, registers, slot, index, failure))),
+                    Err(failure) => {
+                        return Err(Box::new(self.failed(bus, registers, slot, index, failure)));
+                    }
                 }
             }
         };
@@ -350,7 +376,9 @@ impl Machine {
                 self.make_ready(slot, *other, true);
             }
         }
-        let waits = self.thread_mut(slot, index).is_some_and(|t| t.status != Status::Ready);
+        let waits = self
+            .thread_mut(slot, index)
+            .is_some_and(|t| t.status != Status::Ready);
         if waits {
             self.remove_ready(slot, index);
             self.change_active(slot, -1);
@@ -458,7 +486,9 @@ impl Machine {
         released.extend(barrier::recheck(block, &program));
         if converging {
             let join_of = |pc: u32| match program.code.get(pc as usize).map(|i| i.op) {
-                Some(Op::Branch { join, .. } | Op::BrxIdx { join, .. }) if join != NO_PC => Some(join),
+                Some(Op::Branch { join, .. } | Op::BrxIdx { join, .. }) if join != NO_PC => {
+                    Some(join)
+                }
                 _ => None,
             };
             let (more, masks) = converge::exit(block, warp_at, lane, join_of);
@@ -515,10 +545,7 @@ impl Machine {
             let Some(slot) = self.order.get(at).copied() else {
                 break;
             };
-            loop {
-                let Some(Some(launch)) = self.launches.get(slot) else {
-                    break;
-                };
+            while let Some(Some(launch)) = self.launches.get(slot) {
                 if launch.next_block >= launch.shape.blocks() {
                     break;
                 }
@@ -538,7 +565,12 @@ impl Machine {
         Ok(())
     }
 
-    fn start_block(&mut self, bus: &mut BusState, launch_slot: usize, sm: usize) -> Result<(), Box<RunReport>> {
+    fn start_block(
+        &mut self,
+        bus: &mut BusState,
+        launch_slot: usize,
+        sm: usize,
+    ) -> Result<(), Box<RunReport>> {
         let converging = self.config.scheduler == Scheduler::Converge;
         let sms = self.loads.len() as u32;
         let Some(Some(launch)) = self.launches.get_mut(launch_slot) else {
@@ -661,7 +693,9 @@ fn build_block(
             frames: Vec::new(),
             index,
             tid: [index % nx, index / nx % ny, index / nx / ny],
-            agent: launch.agents.wrapping_add((number * u64::from(total)) as u32 + index),
+            agent: launch
+                .agents
+                .wrapping_add((number * u64::from(total)) as u32 + index),
             local,
             ready_at: u32::MAX,
             last_read: None,
@@ -673,7 +707,11 @@ fn build_block(
     }
     for warp in 0..total.div_ceil(WARP) {
         let lanes = (total - warp * WARP).min(WARP);
-        let live = if lanes == WARP { u32::MAX } else { (1 << lanes) - 1 };
+        let live = if lanes == WARP {
+            u32::MAX
+        } else {
+            (1 << lanes) - 1
+        };
         block.warps.push(if converging {
             Warp::converged(live)
         } else {
@@ -715,7 +753,12 @@ fn give_active_mask(block: &mut Block, index: usize, lanes: u32, d: u16) -> Vec<
 }
 
 /// The same for a group that a lane's exit completed.
-fn complete_active_mask(block: &mut Block, warp: usize, lanes: u32, program: &crate::ir::Program) -> Vec<u32> {
+fn complete_active_mask(
+    block: &mut Block,
+    warp: usize,
+    lanes: u32,
+    program: &crate::ir::Program,
+) -> Vec<u32> {
     let first = lanes.trailing_zeros();
     let Some(thread) = block.lane(warp, first) else {
         return Vec::new();

@@ -15,7 +15,7 @@ pub(crate) const WARP: u32 = 32;
 pub(crate) const BARRIERS: usize = 16;
 /// Most slots of all frames of a thread, and most frames.
 const MAX_SLOTS: usize = 1 << 20;
-const MAX_FRAMES: usize = 4096;
+pub(crate) const MAX_FRAMES: usize = 1024;
 
 /// A failed instruction.
 #[derive(Debug)]
@@ -54,11 +54,17 @@ pub(crate) struct Frame {
 pub(crate) enum Status {
     Ready,
     /// In a warp operation.
-    Warp { mask: u32 },
+    Warp {
+        mask: u32,
+    },
     /// At a block barrier.
-    Barrier { id: u8 },
+    Barrier {
+        id: u8,
+    },
     /// At a branch, for the lanes it goes with.
-    Branch { next: u32 },
+    Branch {
+        next: u32,
+    },
     /// At a post-dominator, for the lanes it parted from.
     Held,
     /// In `activemask`, for the lanes it goes with.
@@ -115,7 +121,10 @@ impl Thread {
     }
 
     pub(crate) fn get(&self, reg: u16) -> u64 {
-        self.slots.get(self.base() + usize::from(reg)).copied().unwrap_or(0)
+        self.slots
+            .get(self.base() + usize::from(reg))
+            .copied()
+            .unwrap_or(0)
     }
 
     pub(crate) fn set(&mut self, reg: u16, value: u64) {
@@ -181,7 +190,12 @@ impl Thread {
     }
 
     /// Calls a function.
-    pub(crate) fn call(&mut self, program: &Program, site: u32, place: &Place) -> Result<(), Failure> {
+    pub(crate) fn call(
+        &mut self,
+        program: &Program,
+        site: u32,
+        place: &Place,
+    ) -> Result<(), Failure> {
         let Some(call) = program.calls.get(site as usize) else {
             return Err(Failure::new(FailureKind::BadBranch, "no such call"));
         };
@@ -352,11 +366,17 @@ pub struct LaunchShape {
 
 impl LaunchShape {
     pub(crate) fn blocks(&self) -> u64 {
-        self.grid.iter().map(|n| u64::from(*n)).fold(1, u64::saturating_mul)
+        self.grid
+            .iter()
+            .map(|n| u64::from(*n))
+            .fold(1, u64::saturating_mul)
     }
 
     pub(crate) fn threads(&self) -> u64 {
-        self.block.iter().map(|n| u64::from(*n)).fold(1, u64::saturating_mul)
+        self.block
+            .iter()
+            .map(|n| u64::from(*n))
+            .fold(1, u64::saturating_mul)
     }
 }
 

@@ -29,14 +29,25 @@ fn meets(a: &Op, b: &Op) -> bool {
         (Op::WarpBar { .. }, Op::WarpBar { .. }) | (Op::Elect { .. }, Op::Elect { .. }) => true,
         (Op::Shfl { mode: a, .. }, Op::Shfl { mode: b, .. }) => a == b,
         (Op::Vote { mode: a, .. }, Op::Vote { mode: b, .. }) => a == b,
-        (Op::Match { all: a, wide: x, .. }, Op::Match { all: b, wide: y, .. }) => (a, x) == (b, y),
+        (
+            Op::Match {
+                all: a, wide: x, ..
+            },
+            Op::Match {
+                all: b, wide: y, ..
+            },
+        ) => (a, x) == (b, y),
         (Op::Redux { op: a, .. }, Op::Redux { op: b, .. }) => a == b,
         _ => false,
     }
 }
 
 /// Thread `index` has come to a warp operation. Gives the threads that may go on; none if it must wait.
-pub(super) fn arrive(block: &mut Block, program: &Program, index: usize) -> Result<Vec<u32>, Failure> {
+pub(super) fn arrive(
+    block: &mut Block,
+    program: &Program,
+    index: usize,
+) -> Result<Vec<u32>, Failure> {
     let Some(thread) = block.threads.get_mut(index) else {
         return Ok(Vec::new());
     };
@@ -47,7 +58,10 @@ pub(super) fn arrive(block: &mut Block, program: &Program, index: usize) -> Resu
     if mask >> thread.lane() & 1 == 0 {
         return Err(Failure::new(
             FailureKind::BadMask,
-            format!("lane {} executes it with member mask {mask:#010x}", thread.lane()),
+            format!(
+                "lane {} executes it with member mask {mask:#010x}",
+                thread.lane()
+            ),
         ));
     }
     thread.status = Status::Warp { mask };
@@ -81,7 +95,10 @@ pub(super) fn missing(block: &Block, program: &Program, warp: usize, mask: u32, 
             .get(warp * WARP as usize + lane as usize)
             .is_some_and(|thread| {
                 thread.status == Status::Warp { mask }
-                    && program.code.get(thread.pc as usize).is_some_and(|i| meets(&i.op, op))
+                    && program
+                        .code
+                        .get(thread.pc as usize)
+                        .is_some_and(|i| meets(&i.op, op))
             });
         if there {
             missing &= !(1 << lane);

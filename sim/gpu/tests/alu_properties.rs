@@ -32,11 +32,17 @@ fn results(bits: u32, instructions: &[&str], a: u64, b: u64, c: u64) -> Vec<u64>
     for (n, at) in [0, 8, 16].into_iter().enumerate() {
         writeln!(body, "ld.global.{ld} {class}{}, [%in+{at}];", n + 1).unwrap();
     }
-    writeln!(body, "ld.global.u32 %r20, [%in+8];\nld.global.u32 %r21, [%in+16];").unwrap();
+    writeln!(
+        body,
+        "ld.global.u32 %r20, [%in+8];\nld.global.u32 %r21, [%in+16];"
+    )
+    .unwrap();
     for (i, instruction) in instructions.iter().enumerate() {
         let wide = instruction.contains(".wide");
         let pred = instruction.starts_with("setp");
-        let narrow = ["popc", "clz", "bfind"].iter().any(|p| instruction.starts_with(p));
+        let narrow = ["popc", "clz", "bfind"]
+            .iter()
+            .any(|p| instruction.starts_with(p));
         let (d, out_bits) = match (pred, wide, narrow) {
             (true, ..) => ("%p1".to_owned(), 1),
             (_, true, _) if bits == 32 => ("%rd10".to_owned(), 64),
@@ -60,7 +66,14 @@ fn results(bits: u32, instructions: &[&str], a: u64, b: u64, c: u64) -> Vec<u64>
         .unwrap();
         writeln!(body, "st.global.u64 [%out+{}], %rd20;", i * 8).unwrap();
     }
-    run_with(config(1, Scheduler::Independent), &body, 1, &[a, b, c], instructions.len()).unwrap_or_else(|e| panic!("{e}"))
+    run_with(
+        config(1, Scheduler::Independent),
+        &body,
+        1,
+        &[a, b, c],
+        instructions.len(),
+    )
+    .unwrap_or_else(|e| panic!("{e}"))
 }
 
 macro_rules! width {

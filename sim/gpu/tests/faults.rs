@@ -21,7 +21,7 @@ fn fails(body: &str) -> Arc<RunReport> {
 
 #[test]
 fn memory_faults_name_kernel_line_thread_and_object() {
-    let body = "setp.eq.u32 %p1, %tid, 3;\n@%p1 st.global.u32 [%in+512], 1;";
+    let body = "setp.eq.u32 %p1, %t, 3;\n@%p1 st.global.u32 [%in+512], 1;";
     let report = failure(config(1, Scheduler::Independent), body, 4);
     assert_eq!(fault_of(&report), FaultKind::OutOfBounds);
     let location = report.location.clone().unwrap();
@@ -42,14 +42,35 @@ fn memory_faults_name_kernel_line_thread_and_object() {
 fn bad_addresses_of_every_space_are_faults() {
     for (body, kind) in [
         ("ld.global.u32 %r1, [%in+2];", FaultKind::Misaligned),
-        ("ld.global.v2.u64 {%rd1, %rd2}, [%in+8];", FaultKind::Misaligned),
-        ("mov.u64 %rd1, 64; ld.global.u32 %r1, [%rd1];", FaultKind::Unmapped),
+        (
+            "ld.global.v2.u64 {%rd1, %rd2}, [%in+8];",
+            FaultKind::Misaligned,
+        ),
+        (
+            "mov.u64 %rd1, 64; ld.global.u32 %r1, [%rd1];",
+            FaultKind::Unmapped,
+        ),
         ("mov.u64 %rd1, 0; st.u64 [%rd1], 1;", FaultKind::Unmapped),
-        ("mov.u64 %rd1, -8; ld.u64 %rd2, [%rd1];", FaultKind::Unmapped),
-        ("atom.global.add.u32 %r1, [%in+513], 1;", FaultKind::Misaligned),
-        ("atom.global.add.u32 %r1, [%in+512], 1;", FaultKind::OutOfBounds),
-        (".shared .b8 s[16]; ld.shared.u32 %r1, [s+16];", FaultKind::OutOfBounds),
-        (".shared .b8 s[16]; mov.u32 %r1, -4; ld.shared.u32 %r2, [%r1+s2];", FaultKind::OutOfBounds),
+        (
+            "mov.u64 %rd1, -8; ld.u64 %rd2, [%rd1];",
+            FaultKind::Unmapped,
+        ),
+        (
+            "atom.global.add.u32 %r1, [%in+513], 1;",
+            FaultKind::Misaligned,
+        ),
+        (
+            "atom.global.add.u32 %r1, [%in+512], 1;",
+            FaultKind::OutOfBounds,
+        ),
+        (
+            ".shared .b8 s[16]; ld.shared.u32 %r1, [s+16];",
+            FaultKind::OutOfBounds,
+        ),
+        (
+            ".shared .b8 s[16]; mov.u32 %r1, -4; ld.shared.u32 %r2, [%r1+s2];",
+            FaultKind::OutOfBounds,
+        ),
         (
             ".shared .b8 s[16]; mov.u64 %rd1, s; cvta.shared.u64 %rd1, %rd1; ld.u32 %r1, [%rd1+16];",
             FaultKind::OutOfBounds,
@@ -58,12 +79,18 @@ fn bad_addresses_of_every_space_are_faults() {
             ".shared .b8 s[16]; mov.u64 %rd1, s; cvta.shared.u64 %rd1, %rd1; ld.global.u32 %r1, [%rd1];",
             FaultKind::Unmapped,
         ),
-        (".local .b8 l[16]; ld.local.u32 %r1, [l+16];", FaultKind::OutOfBounds),
+        (
+            ".local .b8 l[16]; ld.local.u32 %r1, [l+16];",
+            FaultKind::OutOfBounds,
+        ),
         (
             ".local .b8 l[16]; mov.u64 %rd1, l; cvta.local.u64 %rd1, %rd1; st.u32 [%rd1+-4], 1;",
             FaultKind::OutOfBounds,
         ),
-        ("mov.u64 %rd1, p_in; ld.param.u64 %rd2, [%rd1+16];", FaultKind::OutOfBounds),
+        (
+            "mov.u64 %rd1, p_in; ld.param.u64 %rd2, [%rd1+16];",
+            FaultKind::OutOfBounds,
+        ),
         (
             "mov.u64 %rd1, p_in; cvta.param.u64 %rd1, %rd1; st.u64 [%rd1], 1;",
             FaultKind::Refused,
@@ -77,10 +104,13 @@ fn bad_addresses_of_every_space_are_faults() {
 #[test]
 fn another_blocks_shared_memory_and_another_threads_local_memory_are_out_of_reach() {
     // Block 0 (thread 0) publishes a generic address; block 1 (thread 1) uses it.
-    for (space, shape) in [("shared", support::grid(2, 1)), ("local", support::grid(1, 2))] {
+    for (space, shape) in [
+        ("shared", support::grid(2, 1)),
+        ("local", support::grid(1, 2)),
+    ] {
         let body = format!(
             ".{space} .align 8 .b8 cell[8];
-             mov.u32 %r1, %ctaid.x; or.b32 %r1, %r1, %tid; setp.eq.u32 %p1, %r1, 1; @%p1 bra $use;
+             mov.u32 %r1, %ctaid.x; or.b32 %r1, %r1, %t; setp.eq.u32 %p1, %r1, 1; @%p1 bra $use;
              mov.u64 %rd1, cell; cvta.{space}.u64 %rd1, %rd1; st.release.gpu.u64 [%out], %rd1;
              $keep: ld.acquire.gpu.u64 %rd2, [%out+8]; setp.eq.u64 %p2, %rd2, 0; @%p2 bra $keep; ret;
              $use: ld.acquire.gpu.u64 %rd3, [%out]; setp.eq.u64 %p3, %rd3, 0; @%p3 bra $use; ld.u64 %rd4, [%rd3];"
@@ -97,9 +127,18 @@ fn use_after_free_is_found() {
     let mut rig = Rig::new(config(1, Scheduler::Independent));
     let (a, b) = (rig.alloc(64, "old buffer"), rig.alloc(64, "b"));
     rig.bus.lock().memory.free(a).unwrap();
-    let report = report(rig.run(&kernel("ld.global.u64 %rd1, [%in+16];"), threads(1), &[a, b]));
+    let report = report(rig.run(
+        &kernel("ld.global.u64 %rd1, [%in+16];"),
+        threads(1),
+        &[a, b],
+    ));
     assert_eq!(fault_of(&report), FaultKind::Freed);
-    assert!(report.to_string().contains("old buffer+0x10 (64 bytes, freed)"), "{report}");
+    assert!(
+        report
+            .to_string()
+            .contains("old buffer+0x10 (64 bytes, freed)"),
+        "{report}"
+    );
 }
 
 #[test]
@@ -113,14 +152,25 @@ fn constants_are_read_only_and_initialised() {
     let module = rig.load(&ptx).unwrap();
     let (addr, len) = rig.gpu.global(module, "bytes").unwrap();
     let mut bytes = vec![0xff; len as usize];
-    rig.bus.lock().memory.read(Access::HOST_COPY, addr, &mut bytes).unwrap();
+    rig.bus
+        .lock()
+        .memory
+        .read(Access::HOST_COPY, addr, &mut bytes)
+        .unwrap();
     assert_eq!(bytes, [1, 2, 0, 0, 0]);
     assert_eq!(rig.gpu.global(module, "k"), None);
     let k = rig.gpu.kernel(module, "k").unwrap();
-    rig.gpu.launch(k, threads(1), rig.stream, &[out.to_le_bytes(); 2].concat()).unwrap();
+    rig.gpu
+        .launch(k, threads(1), rig.stream, &[out.to_le_bytes(); 2].concat())
+        .unwrap();
     let report = report(rig.finish());
     assert_eq!(fault_of(&report), FaultKind::Refused);
-    assert!(report.to_string().contains("global `table`+0x8 (16 bytes) is read-only"), "{report}");
+    assert!(
+        report
+            .to_string()
+            .contains("global `table`+0x8 (16 bytes) is read-only"),
+        "{report}"
+    );
 }
 
 #[derive(Default)]
@@ -171,13 +221,48 @@ fn device_registers_take_mmio_stores_of_full_width_and_nothing_else() {
         ]
     );
     for (body, unmap, kind, part) in [
-        ("st.relaxed.sys.global.u64 [%in+0x800], 1;", false, FaultKind::Refused, "must be `st.mmio.relaxed.sys` (rule O4"),
-        ("st.volatile.u64 [%in+0x800], 1;", false, FaultKind::Refused, "rule O4"),
-        ("ld.mmio.relaxed.sys.u64 %rd1, [%in+0x800];", false, FaultKind::Refused, "cannot be loaded"),
-        ("atom.add.u64 %rd1, [%in+0x800], 1;", false, FaultKind::Refused, "no atomics"),
-        ("st.mmio.relaxed.sys.u64 [%in+4096], 1;", false, FaultKind::Unmapped, "no mapped register"),
-        ("st.mmio.relaxed.sys.u64 [%in+0x804], 1;", false, FaultKind::Misaligned, "device registers"),
-        ("st.mmio.relaxed.sys.u64 [%in+0x800], 1;", true, FaultKind::Freed, "unmapped"),
+        (
+            "st.relaxed.sys.global.u64 [%in+0x800], 1;",
+            false,
+            FaultKind::Refused,
+            "must be `st.mmio.relaxed.sys` (rule O4",
+        ),
+        (
+            "st.volatile.u64 [%in+0x800], 1;",
+            false,
+            FaultKind::Refused,
+            "rule O4",
+        ),
+        (
+            "ld.mmio.relaxed.sys.u64 %rd1, [%in+0x800];",
+            false,
+            FaultKind::Refused,
+            "cannot be loaded",
+        ),
+        (
+            "atom.add.u64 %rd1, [%in+0x800], 1;",
+            false,
+            FaultKind::Refused,
+            "no atomics",
+        ),
+        (
+            "st.mmio.relaxed.sys.u64 [%in+4096], 1;",
+            false,
+            FaultKind::Unmapped,
+            "no mapped register",
+        ),
+        (
+            "st.mmio.relaxed.sys.u64 [%in+0x804], 1;",
+            false,
+            FaultKind::Misaligned,
+            "device registers",
+        ),
+        (
+            "st.mmio.relaxed.sys.u64 [%in+0x800], 1;",
+            true,
+            FaultKind::Freed,
+            "unmapped",
+        ),
         ("st.u64 [%in+0x800], 1;", true, FaultKind::Freed, "unmapped"),
     ] {
         let (result, rung) = attempt(body, unmap);
@@ -187,11 +272,21 @@ fn device_registers_take_mmio_stores_of_full_width_and_nothing_else() {
         assert!(rung.is_empty());
     }
     let mut rig = Rig::new(config(1, Scheduler::Independent));
-    assert!(matches!(rig.gpu.map_registers(0x1000, 4096), Err(GpuError::BadArgument(_))));
-    assert!(matches!(rig.gpu.map_registers(bar_base(0), 0), Err(GpuError::BadArgument(_))));
+    assert!(matches!(
+        rig.gpu.map_registers(0x1000, 4096),
+        Err(GpuError::BadArgument(_))
+    ));
+    assert!(matches!(
+        rig.gpu.map_registers(bar_base(0), 0),
+        Err(GpuError::BadArgument(_))
+    ));
     // No device there: the bus says so.
     let page = rig.gpu.map_registers(bar_base(0), 4096).unwrap();
-    let report = report(rig.run(&kernel("st.mmio.relaxed.sys.u64 [%in], 1;"), threads(1), &[page, page]));
+    let report = report(rig.run(
+        &kernel("st.mmio.relaxed.sys.u64 [%in], 1;"),
+        threads(1),
+        &[page, page],
+    ));
     assert_eq!(fault_of(&report), FaultKind::Unmapped);
 }
 
@@ -199,12 +294,19 @@ fn device_registers_take_mmio_stores_of_full_width_and_nothing_else() {
 fn traps_bad_branches_and_bottomless_calls_end_the_run() {
     assert_eq!(fails("trap;").kind, FailureKind::Trap);
     assert_eq!(fails("brkpt;").kind, FailureKind::Trap);
-    let report = fails("$l: .branchtargets $a, $b; mov.u32 %r1, 2; brx.idx %r1, $l; $a: ret; $b: ret;");
+    let report =
+        fails("$l: .branchtargets $a, $b; mov.u32 %r1, 2; brx.idx %r1, $l; $a: ret; $b: ret;");
     assert_eq!(report.kind, FailureKind::BadBranch);
     let fell = kernel("").replace("\nret;\n}", "\n}");
     let mut rig = Rig::new(config(1, Scheduler::Independent));
-    assert_eq!(support::report(rig.run(&fell, threads(1), &[0, 0])).kind, FailureKind::BadBranch);
-    let endless = kernel("call f;").replace(".visible .entry", ".func f()\n{\ncall f;\nret;\n}\n.visible .entry");
+    assert_eq!(
+        support::report(rig.run(&fell, threads(1), &[0, 0])).kind,
+        FailureKind::BadBranch
+    );
+    let endless = kernel("call f;").replace(
+        ".visible .entry",
+        ".func f()\n{\ncall f;\nret;\n}\n.visible .entry",
+    );
     let mut rig = Rig::new(config(1, Scheduler::Independent));
     let report = support::report(rig.run(&endless, threads(1), &[0, 0]));
     assert_eq!(report.kind, FailureKind::StackOverflow);
@@ -218,7 +320,9 @@ fn a_dead_context_says_the_same_of_every_call_and_still_frees() {
     let module = rig.load(&kernel("bar.sync 0; trap;")).unwrap();
     let k = rig.gpu.kernel(module, "k").unwrap();
     let event = rig.gpu.create_event().unwrap();
-    rig.gpu.launch(k, threads(64), rig.stream, &[0; 16]).unwrap();
+    rig.gpu
+        .launch(k, threads(64), rig.stream, &[0; 16])
+        .unwrap();
     rig.gpu.record_event(event, rig.stream).unwrap();
     assert!(rig.gpu.is_alive());
     let first = rig.finish().unwrap_err();
@@ -228,8 +332,18 @@ fn a_dead_context_says_the_same_of_every_call_and_still_frees() {
     assert_eq!(rig.gpu.stream_done(rig.stream).unwrap_err(), first);
     assert_eq!(rig.gpu.event_done(event).unwrap_err(), first);
     assert_eq!(rig.gpu.create_stream().unwrap_err(), first);
-    assert_eq!(rig.gpu.launch(k, threads(1), rig.stream, &[0; 16]).unwrap_err(), first);
-    assert!(rig.load(&kernel("")).unwrap_err().message.contains("the context is dead"));
+    assert_eq!(
+        rig.gpu
+            .launch(k, threads(1), rig.stream, &[0; 16])
+            .unwrap_err(),
+        first
+    );
+    assert!(
+        rig.load(&kernel(""))
+            .unwrap_err()
+            .message
+            .contains("the context is dead")
+    );
     assert_eq!(rig.gpu.failure().map(GpuError::Dead), Some(first));
     rig.bus.lock().memory.free(a).unwrap();
     rig.gpu.unload_module(module).unwrap();
@@ -240,7 +354,9 @@ fn a_dead_context_says_the_same_of_every_call_and_still_frees() {
 #[test]
 fn launches_are_checked_before_anything_runs() {
     let mut rig = Rig::new(config(1, Scheduler::Independent));
-    let module = rig.load(&kernel("").replace("\n{\n", "\n.maxntid 64, 2\n{\n")).unwrap();
+    let module = rig
+        .load(&kernel("").replace("\n{\n", "\n.maxntid 64, 2\n{\n"))
+        .unwrap();
     let k = rig.gpu.kernel(module, "k").unwrap();
     let shape = |grid: [u32; 3], block: [u32; 3], shared_bytes: u32| LaunchShape {
         grid,
@@ -255,15 +371,25 @@ fn launches_are_checked_before_anything_runs() {
         (shape([1; 3], [32, 32, 2], 0), 16, "block"),
         (shape([1; 3], [129, 1, 1], 0), 16, ".maxntid"),
         (shape([1; 3], [1; 3], 300_000), 16, "shared memory"),
-        (shape([1; 3], [1; 3], 0), 15, "15 bytes of parameters; `k` takes 16"),
+        (
+            shape([1; 3], [1; 3], 0),
+            15,
+            "15 bytes of parameters; `k` takes 16",
+        ),
     ] {
-        let error = rig.gpu.launch(k, shape, rig.stream, &vec![0; params]).unwrap_err();
+        let error = rig
+            .gpu
+            .launch(k, shape, rig.stream, &vec![0; params])
+            .unwrap_err();
         assert!(matches!(error, GpuError::BadLaunch(_)));
         assert!(error.to_string().contains(part), "{error}");
     }
     assert!(rig.gpu.kernel(module, "nope").is_none());
     rig.gpu.unload_module(module).unwrap();
-    let gone = rig.gpu.launch(k, threads(1), rig.stream, &[0; 16]).unwrap_err();
+    let gone = rig
+        .gpu
+        .launch(k, threads(1), rig.stream, &[0; 16])
+        .unwrap_err();
     assert!(matches!(gone, GpuError::NoSuch { what: "kernel", .. }));
     assert!(rig.finish().is_ok());
 }
@@ -272,5 +398,8 @@ fn launches_are_checked_before_anything_runs() {
 fn uninitialised_registers_and_shared_memory_hold_no_plausible_value() {
     let body = ".shared .align 8 .b8 s[8]; st.global.u64 [%out], %rd5; ld.shared.u64 %rd6, [s]; st.global.u64 [%out+8], %rd6; mov.u64 %rd7, 0; cvt.u64.u32 %rd7, %r9; st.global.u64 [%out+16], %rd7;";
     let out = run_with(config(1, Scheduler::Independent), body, 1, &[0], 3).unwrap();
-    assert_eq!(out, [0xa5a5_a5a5_a5a5_a5a5, 0xa5a5_a5a5_a5a5_a5a5, 0xa5a5_a5a5]);
+    assert_eq!(
+        out,
+        [0xa5a5_a5a5_a5a5_a5a5, 0xa5a5_a5a5_a5a5_a5a5, 0xa5a5_a5a5]
+    );
 }

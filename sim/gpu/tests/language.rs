@@ -27,26 +27,56 @@ fn what_is_not_supported_is_refused_by_line_and_text() {
     let first = 1 + module.lines().position(|line| line == "@@").unwrap() as u32;
     for (text, message) in [
         ("frob.u32 %r1, %r2;", "unknown instruction `frob`"),
-        ("add.u32.cc %r1, %r2, %r3;", "unsupported modifier `.cc` of `add`"),
+        (
+            "add.u32.cc %r1, %r2, %r3;",
+            "unsupported modifier `.cc` of `add`",
+        ),
         ("add.u32 %r1, %r2;", "operands expected: d, a, b"),
-        ("add.u32 %r1, %r2, %rd3;", "register `%rd3` is 64 bits wide, 32 are wanted"),
+        (
+            "add.u32 %r1, %r2, %rd3;",
+            "register `%rd3` is 64 bits wide, 32 are wanted",
+        ),
         ("add.u32 %r1, %r2, %nope;", "unknown register `%nope`"),
         ("add.u32 %r1, %r32, 1;", "unknown register `%r32`"),
-        ("add.u16 %rs1, %rs2, 70000;", "70000 does not fit in 16 bits"),
+        (
+            "add.u16 %rs1, %rs2, 70000;",
+            "70000 does not fit in 16 bits",
+        ),
         ("add.rz.f32 %f1, %f2, %f3;", "unsupported modifier `.rz`"),
-        ("ld.global.L3::foo.u32 %r1, [%in];", "unsupported modifier `.L3::foo`"),
-        ("ld.relaxed.u32 %r1, [%in];", "supported here: .cta .cluster .gpu .sys"),
-        ("ld.global.v2.u32 {%r1, %r2, %r3}, [%in];", "vector operand's length"),
-        ("ld.global.v8.u64 {%rd1,%rd2,%rd3,%rd4,%rd5,%rd6,%rd7,%rd8}, [%in];", "wider than 256 bits"),
+        (
+            "ld.global.L3::foo.u32 %r1, [%in];",
+            "unsupported modifier `.L3::foo`",
+        ),
+        (
+            "ld.relaxed.u32 %r1, [%in];",
+            "supported here: .cta .cluster .gpu .sys",
+        ),
+        (
+            "ld.global.v2.u32 {%r1, %r2, %r3}, [%in];",
+            "vector operand's length",
+        ),
+        (
+            "ld.global.v8.u64 {%rd1,%rd2,%rd3,%rd4,%rd5,%rd6,%rd7,%rd8}, [%in];",
+            "wider than 256 bits",
+        ),
         ("ld.global.u64 %r1, [%in];", "32 bits wide, 64 are wanted"),
         ("ld.global.u32 %r1, [%r2];", "no 64-bit address"),
-        ("ld.param.u64 %rd1, [p_in+8];", "access of 8 bytes at offset 8 of a parameter of 8 bytes"),
+        (
+            "ld.param.u64 %rd1, [p_in+8];",
+            "access of 8 bytes at offset 8 of a parameter of 8 bytes",
+        ),
         ("st.param.u64 [p_in], %rd1;", "read-only"),
         ("bra $nowhere;", "unknown label `$nowhere`"),
         ("call nowhere;", "function `nowhere` is not defined"),
         ("call %rd1, (%rd2);", "indirect calls"),
-        ("mov.u32 %r1, %clusterid.x;", "unknown register `%clusterid.x`"),
-        ("add.u64 %rd1, %globaltimer, 1;", "can be read by `mov` only"),
+        (
+            "mov.u32 %r1, %clusterid.x;",
+            "unknown register `%clusterid.x`",
+        ),
+        (
+            "add.u64 %rd1, %globaltimer, 1;",
+            "can be read by `mov` only",
+        ),
         ("setp.lt.b32 %p1, %r1, %r2;", "needs a type with an order"),
         ("lop3.b32 %r1, %r2, %r3, %r4, 300;", "truth table"),
         ("@%p1 call k;", "a kernel cannot be called"),
@@ -67,13 +97,31 @@ fn what_is_not_supported_is_refused_by_line_and_text() {
         assert_eq!(error.text, last, "{text}");
     }
     for (module, message) in [
-        (format!("{HEAD}.extern .global .u32 x;\n"), "`x` is defined nowhere"),
-        (format!("{HEAD}.global .u32 x;\n.global .u32 x;\n"), "defined twice"),
-        (format!("{HEAD}.func f() {{ ret; }}\n.func f() {{ ret; }}\n"), "defined twice"),
+        (
+            format!("{HEAD}.extern .global .u32 x;\n"),
+            "`x` is defined nowhere",
+        ),
+        (
+            format!("{HEAD}.global .u32 x;\n.global .u32 x;\n"),
+            "defined twice",
+        ),
+        (
+            format!("{HEAD}.func f() {{ ret; }}\n.func f() {{ ret; }}\n"),
+            "defined twice",
+        ),
         (format!("{HEAD}.global .u32 p = x;\n"), "unknown name `x`"),
-        (format!("{HEAD}.global .u32 x;\n.global .u32 p = x;\n"), "64-bit elements"),
-        (format!("{HEAD}.entry k() {{ a: a: ret; }}\n"), "label `a` is defined twice"),
-        (format!("{HEAD}.entry k(.param .b8 p[40000]) {{ ret; }}\n"), "parameters are too large"),
+        (
+            format!("{HEAD}.global .u32 x;\n.global .u32 p = x;\n"),
+            "64-bit elements",
+        ),
+        (
+            format!("{HEAD}.entry k() {{ a: a: ret; }}\n"),
+            "label `a` is defined twice",
+        ),
+        (
+            format!("{HEAD}.entry k(.param .b8 p[40000]) {{ ret; }}\n"),
+            "parameters are too large",
+        ),
     ] {
         let error = load(&module, Scheduler::Independent).expect_err(&module);
         assert!(error.message.contains(message), "{module}: {error}");
@@ -122,7 +170,8 @@ fn the_sample_runs() {
     for scheduler in [Scheduler::Independent, Scheduler::Converge] {
         let mut rig = Rig::new(config(1, scheduler));
         let (a, b) = (rig.alloc(64 * 8, "a"), rig.alloc(64 * 8, "b"));
-        rig.run(SAMPLE, threads(64), &[a, b]).unwrap_or_else(|e| panic!("{e}"));
+        rig.run(SAMPLE, threads(64), &[a, b])
+            .unwrap_or_else(|e| panic!("{e}"));
         assert_eq!(rig.read_u64(b), (0..64).sum::<u64>());
     }
 }

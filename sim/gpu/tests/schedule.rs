@@ -12,7 +12,7 @@ const SCHEDULERS: [Scheduler; 2] = [Scheduler::Independent, Scheduler::Converge]
 
 /// Lanes take turns: `%in` holds the turn, `%out` collects the order. Waiting and hand-off in one loop.
 const ONE_LOOP: &str = "
-    cvt.u64.u32 %rd1, %tid;
+    cvt.u64.u32 %rd1, %t;
     $again:
     ld.acquire.gpu.global.u64 %rd2, [%in];
     setp.ne.u64 %p1, %rd2, %rd1;
@@ -24,7 +24,7 @@ const ONE_LOOP: &str = "
 
 /// The same with the hand-off behind the loop, where a compiler may bring the lanes together first.
 const TWO_STEPS: &str = "
-    cvt.u64.u32 %rd1, %tid;
+    cvt.u64.u32 %rd1, %t;
     $again:
     ld.acquire.gpu.global.u64 %rd2, [%in];
     setp.ne.u64 %p1, %rd2, %rd1;
@@ -41,7 +41,14 @@ fn turns_in_one_loop_finish_under_both_schedulers() {
 #[test]
 fn a_hand_off_behind_the_waiting_loop_deadlocks_when_lanes_are_held_there() {
     for seed in 1..4 {
-        let out = run_with(config(seed, Scheduler::Independent), TWO_STEPS, 32, &[0], 32).unwrap();
+        let out = run_with(
+            config(seed, Scheduler::Independent),
+            TWO_STEPS,
+            32,
+            &[0],
+            32,
+        )
+        .unwrap();
         assert!(out.iter().enumerate().all(|(i, v)| *v == i as u64));
         let report = failure(config(seed, Scheduler::Converge), TWO_STEPS, 32);
         assert_eq!(report.kind, FailureKind::Livelock);
@@ -52,15 +59,17 @@ fn a_hand_off_behind_the_waiting_loop_deadlocks_when_lanes_are_held_there() {
             .collect();
         assert_eq!(held.len(), 1, "{report}");
         assert_eq!(held[0].location.thread, [0, 0, 0]);
-        assert!(held[0].waits_for.contains("until lanes 0xfffffffe arrive"), "{report}");
-        let polling = report
-            .waiters
-            .iter()
-            .filter(|w| w.waits_for.contains("polls") && w.waits_for.contains("(input+0x0 (512 bytes)"));
+        assert!(
+            held[0].waits_for.contains("until lanes 0xfffffffe arrive"),
+            "{report}"
+        );
+        let polling = report.waiters.iter().filter(|w| {
+            w.waits_for.contains("polls") && w.waits_for.contains("(input+0x0 (512 bytes)")
+        });
         assert!(polling.count() >= 1, "{report}");
     }
     // Threads of different warps do not hold each other.
-    let body = TWO_STEPS.replace("cvt.u64.u32 %rd1, %tid;", "shr.u32 %r1, %tid, 5; cvt.u64.u32 %rd1, %r1; and.b32 %r2, %tid, 31; setp.ne.u32 %p3, %r2, 0; @%p3 exit;");
+    let body = TWO_STEPS.replace("cvt.u64.u32 %rd1, %t;", "shr.u32 %r1, %t, 5; cvt.u64.u32 %rd1, %r1; and.b32 %r2, %t, 31; setp.ne.u32 %p3, %r2, 0; @%p3 exit;");
     let out = run_with(config(1, Scheduler::Converge), &body, 96, &[0], 3).unwrap();
     assert_eq!(out, [0, 1, 2]);
 }
@@ -69,7 +78,7 @@ fn a_hand_off_behind_the_waiting_loop_deadlocks_when_lanes_are_held_there() {
 fn nested_loops_branches_and_exits_end_together_under_the_converging_scheduler() {
     // Thread t runs an outer loop t % 5 times and an inner one t % 3 times, skips some, and a third of them exit early.
     let body = "
-        mov.u32 %r1, 0; mov.u32 %r2, 0; rem.u32 %r3, %tid, 5; rem.u32 %r4, %tid, 3;
+        mov.u32 %r1, 0; mov.u32 %r2, 0; rem.u32 %r3, %t, 5; rem.u32 %r4, %t, 3;
         $outer:
         setp.ge.u32 %p1, %r2, %r3; @%p1 bra $done;
         and.b32 %r5, %r2, 1; setp.eq.u32 %p2, %r5, 1; @%p2 bra $skip;
@@ -83,9 +92,9 @@ fn nested_loops_branches_and_exits_end_together_under_the_converging_scheduler()
         add.u32 %r2, %r2, 1; add.u32 %r1, %r1, 10;
         bra $outer;
         $done:
-        rem.u32 %r7, %tid, 7; setp.eq.u32 %p5, %r7, 6; @%p5 ret;
+        rem.u32 %r7, %t, 7; setp.eq.u32 %p5, %r7, 6; @%p5 ret;
         $store:
-        mul.wide.u32 %rd1, %tid, 8; add.u64 %rd1, %rd1, %out; cvt.u64.u32 %rd2, %r1; st.global.u64 [%rd1], %rd2;";
+        mul.wide.u32 %rd1, %t, 8; add.u64 %rd1, %rd1, %out; cvt.u64.u32 %rd2, %r1; st.global.u64 [%rd1], %rd2;";
     let out = run(body, 64, &[0], 64);
     let expected: Vec<u64> = (0..64u64)
         .map(|t| {
@@ -110,7 +119,7 @@ fn nested_loops_branches_and_exits_end_together_under_the_converging_scheduler()
 #[test]
 fn a_seed_replays_the_run_and_another_seed_is_another_run() {
     // Threads race for a counter: the order of wins is the schedule.
-    let body = "atom.relaxed.gpu.global.add.u64 %rd1, [%in], 1; mul.wide.u32 %rd2, %tid, 8; add.u64 %rd2, %rd2, %out; st.global.u64 [%rd2], %rd1;";
+    let body = "atom.relaxed.gpu.global.add.u64 %rd1, [%in], 1; mul.wide.u32 %rd2, %t, 8; add.u64 %rd2, %rd2, %out; st.global.u64 [%rd2], %rd1;";
     for scheduler in SCHEDULERS {
         let trace = |seed: u64, quantum: u64| {
             let mut rig = Rig::new(config(seed, scheduler));
@@ -138,7 +147,8 @@ fn a_seed_replays_the_run_and_another_seed_is_another_run() {
 
 #[test]
 fn a_spin_that_nobody_ends_is_reported_with_what_it_polls() {
-    let body = "$w: ld.relaxed.sys.global.u64 %rd1, [%in+8]; setp.eq.u64 %p1, %rd1, 1; @!%p1 bra $w;";
+    let body =
+        "$w: ld.relaxed.sys.global.u64 %rd1, [%in+8]; setp.eq.u64 %p1, %rd1, 1; @!%p1 bra $w;";
     for scheduler in SCHEDULERS {
         let budget = GpuConfig {
             step_budget: 10_000,
@@ -184,7 +194,8 @@ impl Device for Slow {
         }
         self.steps -= 1;
         if self.steps == 0 {
-            dma.write(DmaAccess::new(Purpose::Cqe), self.addr, &1u64.to_le_bytes()).unwrap();
+            dma.write(DmaAccess::new(Purpose::Cqe), self.addr, &1u64.to_le_bytes())
+                .unwrap();
         }
         Step::Progress
     }
@@ -202,7 +213,10 @@ fn devices_act_between_bursts_and_while_all_threads_sleep() {
         for scheduler in SCHEDULERS {
             let mut rig = Rig::new(config(1, scheduler));
             let a = rig.alloc(8, "a");
-            rig.bus.attach(Arc::new(Mutex::new(Slow { addr: a, steps: 50_000 })));
+            rig.bus.attach(Arc::new(Mutex::new(Slow {
+                addr: a,
+                steps: 50_000,
+            })));
             let counters = rig.run(&kernel(wait), threads(64), &[a, a]).unwrap();
             // Waiting threads leave most of the time to the device.
             let instructions = counters.phases[0].instructions;
@@ -215,7 +229,10 @@ fn devices_act_between_bursts_and_while_all_threads_sleep() {
 fn with_no_kernel_devices_run_until_idle() {
     let mut rig = Rig::new(config(1, Scheduler::Independent));
     let a = rig.alloc(8, "a");
-    rig.bus.attach(Arc::new(Mutex::new(Slow { addr: a, steps: 100 })));
+    rig.bus.attach(Arc::new(Mutex::new(Slow {
+        addr: a,
+        steps: 100,
+    })));
     let first = rig.gpu.advance(60).unwrap();
     assert_eq!((first.steps, first.idle), (60, false));
     let second = rig.gpu.advance(60).unwrap();
@@ -241,7 +258,8 @@ fn blocks_beyond_the_device_wait_for_room_and_cooperative_ones_are_refused() {
     let run = |config: GpuConfig, blocks: u32| {
         let mut rig = Rig::new(config);
         let (a, b) = (rig.alloc(8, "a"), rig.alloc(8, "b"));
-        rig.run(&kernel(body), grid(blocks, 1), &[a, b]).map(|_| rig.read_u64(b))
+        rig.run(&kernel(body), grid(blocks, 1), &[a, b])
+            .map(|_| rig.read_u64(b))
     };
     // Two resident blocks: the others pass through beside block 0.
     assert_eq!(run(small(1), 50), Ok(50));
@@ -257,7 +275,13 @@ fn blocks_beyond_the_device_wait_for_room_and_cooperative_ones_are_refused() {
     shape.cooperative = true;
     assert_eq!(rig.gpu.max_resident_blocks(k, shape), Ok(6));
     let refused = rig.gpu.launch(k, shape, rig.stream, &[0; 16]);
-    assert_eq!(refused, Err(GpuError::TooManyBlocks { blocks: 7, resident: 6 }));
+    assert_eq!(
+        refused,
+        Err(GpuError::TooManyBlocks {
+            blocks: 7,
+            resident: 6
+        })
+    );
     // Large blocks fill a multiprocessor sooner.
     assert_eq!(rig.gpu.max_resident_blocks(k, grid(1, 1024)), Ok(4));
 }
@@ -281,11 +305,22 @@ fn phases_divide_the_counts() {
         let a = rig.alloc(64, "a");
         let counters = rig.run(&kernel(body), threads(3), &[a, a]).unwrap();
         let [other, post, poll, spin] = counters.phases;
-        assert_eq!((post.instructions, post.stores, post.fences, post.ordered), (9, 6, 3, 3));
+        assert_eq!(
+            (post.instructions, post.stores, post.fences, post.ordered),
+            (9, 6, 3, 3)
+        );
         assert_eq!((poll.instructions, poll.loads, poll.ordered), (6, 3, 3));
         assert_eq!((spin.instructions, spin.loads), (3 * 30, 0));
         // Three parameter and register moves before, an atomic, a load that is off, and `ret`.
-        assert_eq!((other.instructions, other.atomics, other.loads, other.ordered), (3 * 6, 3, 0, 3));
+        assert_eq!(
+            (
+                other.instructions,
+                other.atomics,
+                other.loads,
+                other.ordered
+            ),
+            (3 * 6, 3, 0, 3)
+        );
         assert!(counters.simulated_ns >= 100);
     }
 }

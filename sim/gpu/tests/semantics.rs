@@ -30,7 +30,10 @@ fn check(rows: &[Row]) {
             let name = reg(*width, n + 1);
             let at = input.len() * 8;
             match width {
-                1 => writeln!(body, "ld.global.u64 %rd20, [%in+{at}];\nsetp.ne.u64 {name}, %rd20, 0;"),
+                1 => writeln!(
+                    body,
+                    "ld.global.u64 %rd20, [%in+{at}];\nsetp.ne.u64 {name}, %rd20, 0;"
+                ),
                 16 => writeln!(body, "ld.global.u16 {name}, [%in+{at}];"),
                 32 => writeln!(body, "ld.global.u32 {name}, [%in+{at}];"),
                 _ => writeln!(body, "ld.global.u64 {name}, [%in+{at}];"),
@@ -60,9 +63,19 @@ fn check(rows: &[Row]) {
         .unwrap();
         writeln!(body, "st.global.u64 [%out+{}], %rd21;", i * 8).unwrap();
     }
-    let out = run_with(config(1, Scheduler::Independent), &body, 1, &input, rows.len()).unwrap_or_else(|e| panic!("{e}"));
+    let out = run_with(
+        config(1, Scheduler::Independent),
+        &body,
+        1,
+        &input,
+        rows.len(),
+    )
+    .unwrap_or_else(|e| panic!("{e}"));
     for ((instruction, _, operands, expected), got) in rows.iter().zip(&out) {
-        assert_eq!(got, expected, "{instruction} {operands:x?}: {got:#x}, not {expected:#x}");
+        assert_eq!(
+            got, expected,
+            "{instruction} {operands:x?}: {got:#x}, not {expected:#x}"
+        );
     }
 }
 
@@ -75,12 +88,32 @@ fn integer_arithmetic() {
         ("add.u32", 32, &[(32, M1_32), (32, 2)], 1),
         ("add.s64", 64, &[(64, M1), (64, 2)], 1),
         ("add.u16", 16, &[(16, 0xffff), (16, 2)], 1),
-        ("add.sat.s32", 32, &[(32, 0x7fff_ffff), (32, 1)], 0x7fff_ffff),
-        ("add.sat.s32", 32, &[(32, 0x8000_0000), (32, M1_32)], 0x8000_0000),
-        ("sub.sat.s32", 32, &[(32, 0x8000_0000), (32, 1)], 0x8000_0000),
+        (
+            "add.sat.s32",
+            32,
+            &[(32, 0x7fff_ffff), (32, 1)],
+            0x7fff_ffff,
+        ),
+        (
+            "add.sat.s32",
+            32,
+            &[(32, 0x8000_0000), (32, M1_32)],
+            0x8000_0000,
+        ),
+        (
+            "sub.sat.s32",
+            32,
+            &[(32, 0x8000_0000), (32, 1)],
+            0x8000_0000,
+        ),
         ("sub.s32", 32, &[(32, 1), (32, 2)], M1_32),
         ("sub.u64", 64, &[(64, 0), (64, 1)], M1),
-        ("mul.lo.u32", 32, &[(32, 0x1_0001), (32, 0x1_0001)], 0x2_0001),
+        (
+            "mul.lo.u32",
+            32,
+            &[(32, 0x1_0001), (32, 0x1_0001)],
+            0x2_0001,
+        ),
         ("mul.lo.u64", 64, &[(64, M1), (64, M1)], 1),
         ("mul.lo.s16", 16, &[(16, 0x100), (16, 0x101)], 0x100),
         ("mul.hi.u32", 32, &[(32, M1_32), (32, M1_32)], 0xffff_fffe),
@@ -89,20 +122,50 @@ fn integer_arithmetic() {
         ("mul.hi.u64", 64, &[(64, M1), (64, M1)], M1 - 1),
         ("mul.hi.s64", 64, &[(64, M1), (64, 5)], M1),
         ("mul.hi.u16", 16, &[(16, 0xffff), (16, 0xffff)], 0xfffe),
-        ("mul.wide.u32", 64, &[(32, M1_32), (32, M1_32)], 0xffff_fffe_0000_0001),
+        (
+            "mul.wide.u32",
+            64,
+            &[(32, M1_32), (32, M1_32)],
+            0xffff_fffe_0000_0001,
+        ),
         ("mul.wide.s32", 64, &[(32, M1_32), (32, 3)], M1 - 2),
         ("mul.wide.s16", 32, &[(16, 0xffff), (16, 3)], 0xffff_fffd),
-        ("mul.wide.u16", 32, &[(16, 0xffff), (16, 0xffff)], 0xfffe_0001),
+        (
+            "mul.wide.u16",
+            32,
+            &[(16, 0xffff), (16, 0xffff)],
+            0xfffe_0001,
+        ),
         ("mad.lo.u32", 32, &[(32, 7), (32, 6), (32, M1_32)], 41),
         ("mad.lo.s64", 64, &[(64, 7), (64, 6), (64, 1)], 43),
         ("mad.hi.u32", 32, &[(32, M1_32), (32, M1_32), (32, 3)], 1),
         ("mad.hi.s32", 32, &[(32, M1_32), (32, 1), (32, 0)], M1_32),
-        ("mad.wide.u32", 64, &[(32, M1_32), (32, 2), (64, 5)], 0x2_0000_0003),
+        (
+            "mad.wide.u32",
+            64,
+            &[(32, M1_32), (32, 2), (64, 5)],
+            0x2_0000_0003,
+        ),
         ("mad.wide.s32", 64, &[(32, M1_32), (32, 2), (64, 5)], 3),
-        ("mad.wide.u16", 32, &[(16, 0xffff), (16, 2), (32, 5)], 0x2_0003),
+        (
+            "mad.wide.u16",
+            32,
+            &[(16, 0xffff), (16, 2), (32, 5)],
+            0x2_0003,
+        ),
         ("mul24.lo.u32", 32, &[(32, 0xff00_0002), (32, 3)], 6),
-        ("mul24.lo.s32", 32, &[(32, 0x00ff_ffff), (32, 3)], 0xffff_fffd),
-        ("mul24.hi.u32", 32, &[(32, 0xff_ffff), (32, 0xff_ffff)], 0xffff_fe00),
+        (
+            "mul24.lo.s32",
+            32,
+            &[(32, 0x00ff_ffff), (32, 3)],
+            0xffff_fffd,
+        ),
+        (
+            "mul24.hi.u32",
+            32,
+            &[(32, 0xff_ffff), (32, 0xff_ffff)],
+            0xffff_fe00,
+        ),
         ("mad24.lo.u32", 32, &[(32, 4), (32, 5), (32, 6)], 26),
         ("div.u32", 32, &[(32, 100), (32, 7)], 14),
         ("div.s32", 32, &[(32, 0xffff_ff9c), (32, 7)], 0xffff_fff2),
@@ -154,8 +217,18 @@ fn logic_shifts_and_bit_fields() {
         ("not.b16", 16, &[(16, 1)], 0xfffe),
         ("cnot.b32", 32, &[(32, 0)], 1),
         ("cnot.b64", 64, &[(64, 5)], 0),
-        ("lop3.b32 $d, $, $, $, 0x96", 32, &[(32, 0xf0f0), (32, 0xcccc), (32, 0xaaaa)], 0x9696),
-        ("lop3.b32 $d, $, $, $, 0x80", 32, &[(32, 0xf0), (32, 0xcc), (32, 0xaa)], 0x80),
+        (
+            "lop3.b32 $d, $, $, $, 0x96",
+            32,
+            &[(32, 0xf0f0), (32, 0xcccc), (32, 0xaaaa)],
+            0x9696,
+        ),
+        (
+            "lop3.b32 $d, $, $, $, 0x80",
+            32,
+            &[(32, 0xf0), (32, 0xcc), (32, 0xaa)],
+            0x80,
+        ),
         ("shl.b32", 32, &[(32, 1), (32, 31)], 0x8000_0000),
         ("shl.b32", 32, &[(32, 1), (32, 32)], 0),
         ("shl.b32", 32, &[(32, 1), (32, M1_32)], 0),
@@ -169,25 +242,100 @@ fn logic_shifts_and_bit_fields() {
         ("shr.s64", 64, &[(64, 1 << 63), (32, 62)], M1 - 1),
         ("shr.b64", 64, &[(64, 1 << 63), (32, 64)], 0),
         ("shr.s16", 16, &[(16, 0x8000), (32, 4)], 0xf800),
-        ("shf.l.wrap.b32", 32, &[(32, 0x8000_0001), (32, 0x1234_5678), (32, 36)], 0x2345_6788),
-        ("shf.l.clamp.b32", 32, &[(32, 0x8000_0001), (32, 0x1234_5678), (32, 36)], 0x8000_0001),
-        ("shf.r.wrap.b32", 32, &[(32, 0x8000_0001), (32, 0x1234_5678), (32, 36)], 0x8800_0000),
-        ("shf.r.clamp.b32", 32, &[(32, 0x8000_0001), (32, 0x1234_5678), (32, 36)], 0x1234_5678),
-        ("shf.r.wrap.b32", 32, &[(32, 0x8000_0001), (32, 0x1234_5678), (32, 0)], 0x8000_0001),
+        (
+            "shf.l.wrap.b32",
+            32,
+            &[(32, 0x8000_0001), (32, 0x1234_5678), (32, 36)],
+            0x2345_6788,
+        ),
+        (
+            "shf.l.clamp.b32",
+            32,
+            &[(32, 0x8000_0001), (32, 0x1234_5678), (32, 36)],
+            0x8000_0001,
+        ),
+        (
+            "shf.r.wrap.b32",
+            32,
+            &[(32, 0x8000_0001), (32, 0x1234_5678), (32, 36)],
+            0x8800_0000,
+        ),
+        (
+            "shf.r.clamp.b32",
+            32,
+            &[(32, 0x8000_0001), (32, 0x1234_5678), (32, 36)],
+            0x1234_5678,
+        ),
+        (
+            "shf.r.wrap.b32",
+            32,
+            &[(32, 0x8000_0001), (32, 0x1234_5678), (32, 0)],
+            0x8000_0001,
+        ),
         ("bfe.u32", 32, &[(32, 0xabcd_1234), (32, 8), (32, 8)], 0x12),
-        ("bfe.s32", 32, &[(32, 0xabcd_1234), (32, 24), (32, 8)], 0xffff_ffab),
-        ("bfe.s32", 32, &[(32, 0xabcd_1234), (32, 28), (32, 8)], 0xffff_fffa),
+        (
+            "bfe.s32",
+            32,
+            &[(32, 0xabcd_1234), (32, 24), (32, 8)],
+            0xffff_ffab,
+        ),
+        (
+            "bfe.s32",
+            32,
+            &[(32, 0xabcd_1234), (32, 28), (32, 8)],
+            0xffff_fffa,
+        ),
         ("bfe.u32", 32, &[(32, 0xabcd_1234), (32, 28), (32, 8)], 0xa),
-        ("bfe.s32", 32, &[(32, 0x8000_0000), (32, 40), (32, 4)], M1_32),
+        (
+            "bfe.s32",
+            32,
+            &[(32, 0x8000_0000), (32, 40), (32, 4)],
+            M1_32,
+        ),
         ("bfe.u32", 32, &[(32, 0xabcd_1234), (32, 0), (32, 0)], 0),
-        ("bfe.s32", 32, &[(32, 0xabcd_1234), (32, 0), (32, 32)], 0xabcd_1234),
-        ("bfe.u64", 64, &[(64, 0x1122_3344_5566_7788), (32, 32), (32, 16)], 0x3344),
+        (
+            "bfe.s32",
+            32,
+            &[(32, 0xabcd_1234), (32, 0), (32, 32)],
+            0xabcd_1234,
+        ),
+        (
+            "bfe.u64",
+            64,
+            &[(64, 0x1122_3344_5566_7788), (32, 32), (32, 16)],
+            0x3344,
+        ),
         ("bfe.s64", 64, &[(64, 0xff << 40), (32, 40), (32, 8)], M1),
-        ("bfi.b32", 32, &[(32, 0xff), (32, 0), (32, 4), (32, 4)], 0xf0),
-        ("bfi.b32", 32, &[(32, 0), (32, M1_32), (32, 28), (32, 8)], 0x0fff_ffff),
-        ("bfi.b32", 32, &[(32, 0), (32, M1_32), (32, 32), (32, 8)], M1_32),
-        ("bfi.b32", 32, &[(32, 0x12), (32, 0x5678), (32, 0), (32, 0)], 0x5678),
-        ("bfi.b64", 64, &[(64, 0xab), (64, 0), (32, 56), (32, 8)], 0xab << 56),
+        (
+            "bfi.b32",
+            32,
+            &[(32, 0xff), (32, 0), (32, 4), (32, 4)],
+            0xf0,
+        ),
+        (
+            "bfi.b32",
+            32,
+            &[(32, 0), (32, M1_32), (32, 28), (32, 8)],
+            0x0fff_ffff,
+        ),
+        (
+            "bfi.b32",
+            32,
+            &[(32, 0), (32, M1_32), (32, 32), (32, 8)],
+            M1_32,
+        ),
+        (
+            "bfi.b32",
+            32,
+            &[(32, 0x12), (32, 0x5678), (32, 0), (32, 0)],
+            0x5678,
+        ),
+        (
+            "bfi.b64",
+            64,
+            &[(64, 0xab), (64, 0), (32, 56), (32, 8)],
+            0xab << 56,
+        ),
         ("bfind.u32", 32, &[(32, 0x10)], 4),
         ("bfind.u32", 32, &[(32, 0)], M1_32),
         ("bfind.s32", 32, &[(32, 0xffff_fffe)], 0),
@@ -240,15 +388,52 @@ fn comparisons_and_selection() {
         ("setp.eq.b16", 1, &[(16, 7), (16, 7)], 1),
         ("setp.ne.b64", 1, &[(64, 7), (64, 7)], 0),
         ("setp.eq.s16 $d, $, -1", 1, &[(16, 0xffff)], 1),
-        ("setp.lt.and.s32 $d, $, $, $", 1, &[(32, 0), (32, 1), (1, 0)], 0),
-        ("setp.lt.and.s32 $d, $, $, !$", 1, &[(32, 0), (32, 1), (1, 0)], 1),
-        ("setp.lt.or.s32 $d, $, $, $", 1, &[(32, 1), (32, 1), (1, 1)], 1),
-        ("setp.lt.xor.s32 $d, $, $, $", 1, &[(32, 0), (32, 1), (1, 1)], 0),
+        (
+            "setp.lt.and.s32 $d, $, $, $",
+            1,
+            &[(32, 0), (32, 1), (1, 0)],
+            0,
+        ),
+        (
+            "setp.lt.and.s32 $d, $, $, !$",
+            1,
+            &[(32, 0), (32, 1), (1, 0)],
+            1,
+        ),
+        (
+            "setp.lt.or.s32 $d, $, $, $",
+            1,
+            &[(32, 1), (32, 1), (1, 1)],
+            1,
+        ),
+        (
+            "setp.lt.xor.s32 $d, $, $, $",
+            1,
+            &[(32, 0), (32, 1), (1, 1)],
+            0,
+        ),
         // The second output negates the comparison before it combines.
         ("setp.lt.s32 %p9|$d, $, $", 1, &[(32, 0), (32, 1)], 0),
-        ("setp.lt.and.s32 %p9|$d, $, $, $", 1, &[(32, 1), (32, 1), (1, 1)], 1),
+        (
+            "setp.lt.and.s32 %p9|$d, $, $, $",
+            1,
+            &[(32, 1), (32, 1), (1, 1)],
+            1,
+        ),
         ("set.lt.u32.s32", 32, &[(32, M1_32), (32, 1)], M1_32),
         ("set.eq.s32.u64", 32, &[(64, 1), (64, 2)], 0),
+        (
+            "set.lt.or.u32.s32 $d, $, $, !$",
+            32,
+            &[(32, 1), (32, 1), (1, 0)],
+            M1_32,
+        ),
+        (
+            "set.lt.and.u32.s32 $d, $, $, $",
+            32,
+            &[(32, 0), (32, 1), (1, 0)],
+            0,
+        ),
         ("selp.b32", 32, &[(32, 1), (32, 2), (1, 1)], 1),
         ("selp.b64", 64, &[(64, 1), (64, 2), (1, 0)], 2),
         ("selp.b16 $d, 7, $, $", 16, &[(16, 2), (1, 1)], 7),
@@ -273,7 +458,12 @@ fn conversions_extend_truncate_and_saturate() {
         ("cvt.u32.u8", 32, &[(32, 0x1280)], 0x80),
         ("cvt.s8.s32", 32, &[(32, 0x1280)], 0xffff_ff80),
         ("cvt.s32.s8", 32, &[(32, 0x7f)], 0x7f),
-        ("cvt.u64.s32", 64, &[(64, 0x7_8000_0000)], 0xffff_ffff_8000_0000),
+        (
+            "cvt.u64.s32",
+            64,
+            &[(64, 0x7_8000_0000)],
+            0xffff_ffff_8000_0000,
+        ),
         ("cvt.sat.u8.s32", 32, &[(32, M1_32)], 0),
         ("cvt.sat.u8.s32", 32, &[(32, 300)], 255),
         ("cvt.sat.s16.s32", 16, &[(32, 40_000)], 0x7fff),
@@ -283,8 +473,18 @@ fn conversions_extend_truncate_and_saturate() {
         ("mov.b64 $d, {$, $}", 64, &[(32, 1), (32, 2)], 2 << 32 | 1),
         ("mov.b64 {%r11, %r10}, $", 32, &[(64, 0x1_0000_0002)], 1),
         ("mov.b64 {%r10, _}, $", 32, &[(64, 0x1_0000_0002)], 2),
-        ("mov.b32 $d, {$, $}", 32, &[(16, 0x1111), (16, 0x2222)], 0x2222_1111),
-        ("mov.b64 $d, {$, $, $, $}", 64, &[(16, 1), (16, 2), (16, 3), (16, 4)], 0x4_0003_0002_0001),
+        (
+            "mov.b32 $d, {$, $}",
+            32,
+            &[(16, 0x1111), (16, 0x2222)],
+            0x2222_1111,
+        ),
+        (
+            "mov.b64 $d, {$, $, $, $}",
+            64,
+            &[(16, 1), (16, 2), (16, 3), (16, 4)],
+            0x4_0003_0002_0001,
+        ),
         ("mov.u32 $d, -5", 32, &[], 0xffff_fffb),
         ("mov.pred $d, $", 1, &[(1, 1)], 1),
     ]);
@@ -376,7 +576,8 @@ fn shared_local_constant_and_parameter_memory() {
     let out = rig.alloc(12 * 8, "out");
     let mut shape = support::threads(1);
     shape.shared_bytes = 128;
-    rig.run(&ptx, shape, &[66, 77, out]).unwrap_or_else(|e| panic!("{e}"));
+    rig.run(&ptx, shape, &[66, 77, out])
+        .unwrap_or_else(|e| panic!("{e}"));
     let words: Vec<u64> = (0..12).map(|i| rig.read_u64(out + 8 * i)).collect();
     assert_eq!(words, [22, 11, 5, 33, 44, 55, 77, 66, 15, 0, 128, 143]);
 }
@@ -398,12 +599,19 @@ fn floats_in_single_and_double_precision() {
     assert_eq!(single("add.f32 %f4, %f1, %f2", ONE, ONE, 0), TWO);
     assert_eq!(single("sub.rn.f32 %f4, %f1, %f2", TWO, ONE, 0), ONE);
     assert_eq!(single("mul.f32 %f4, %f1, 0f40000000", ONE, 0, 0), TWO);
-    assert_eq!(single("fma.rn.f32 %f4, %f1, %f2, %f3", TWO, TWO, ONE), 0x40a0_0000);
+    assert_eq!(
+        single("fma.rn.f32 %f4, %f1, %f2, %f3", TWO, TWO, ONE),
+        0x40a0_0000
+    );
     assert_eq!(single("div.rn.f32 %f4, %f1, %f2", ONE, TWO, 0), 0x3f00_0000);
     assert_eq!(single("min.f32 %f4, %f1, %f2", NAN, TWO, 0), TWO);
     assert_eq!(single("max.f32 %f4, %f1, %f2", 0x8000_0000, 0, 0), 0);
     assert_eq!(single("neg.f32 %f4, %f1", ONE, 0, 0), 0xbf80_0000);
     assert_eq!(single("abs.f32 %f4, %f1", 0xbf80_0000, 0, 0), ONE);
+    assert_eq!(
+        single("copysign.f32 %f4, %f1, %f2", 0x8000_0000, ONE, 0),
+        0xbf80_0000
+    );
     assert_eq!(single("sqrt.rn.f32 %f4, %f1", 0x4080_0000, 0, 0), TWO);
     assert_eq!(single("add.f32 %f4, %f1, %f2", NAN, ONE, 0), 0x7fff_ffff);
     let double = "
@@ -461,7 +669,8 @@ fn calls_pass_parameters_and_results_even_when_they_recurse() {
     for scheduler in [Scheduler::Independent, Scheduler::Converge] {
         let mut rig = support::Rig::new(config(3, scheduler));
         let out = rig.alloc(12 * 8, "out");
-        rig.run(&ptx, support::threads(12), &[out]).unwrap_or_else(|e| panic!("{e}"));
+        rig.run(&ptx, support::threads(12), &[out])
+            .unwrap_or_else(|e| panic!("{e}"));
         let got: Vec<u64> = (0..12).map(|i| rig.read_u64(out + 8 * i)).collect();
         let fib = [0, 1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89];
         let expected: Vec<u64> = (0..12).map(|i| fib[i] * 1000 + i as u64).collect();
@@ -473,7 +682,7 @@ fn calls_pass_parameters_and_results_even_when_they_recurse() {
 fn indexed_branches_and_special_registers() {
     let body = "
         $list: .branchtargets $zero, $one, $two;
-        rem.u32 %r1, %tid, 3;
+        rem.u32 %r1, %t, 3;
         brx.idx %r1, $list;
         $zero: mov.u64 %rd1, 100; bra.uni $done;
         $one: mov.u64 %rd1, 200; bra $done;
@@ -483,7 +692,7 @@ fn indexed_branches_and_special_registers() {
         mov.u32 %r6, %lanemask_ge; popc.b32 %r6, %r6; mov.u32 %r7, %nctaid.y; mov.u32 %r8, %nwarpid;
         add.u32 %r2, %r2, %r3; add.u32 %r2, %r2, %r4; add.u32 %r2, %r2, %r5; add.u32 %r2, %r2, %r6; add.u32 %r2, %r2, %r7;
         add.u32 %r2, %r2, %r8; cvt.u64.u32 %rd2, %r2; add.u64 %rd1, %rd1, %rd2;
-        mul.wide.u32 %rd3, %tid, 8; add.u64 %rd3, %rd3, %out; st.global.u64 [%rd3], %rd1;";
+        mul.wide.u32 %rd3, %t, 8; add.u64 %rd3, %rd3, %out; st.global.u64 [%rd3], %rd1;";
     let out = run(body, 40, &[0], 40);
     for (i, got) in out.iter().enumerate() {
         let i = i as u64;

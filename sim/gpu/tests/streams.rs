@@ -21,16 +21,26 @@ fn kernels_of_two_streams_run_at_once_and_may_wait_for_each_other() {
     let (a, b) = (rig.alloc(8, "a"), rig.alloc(8, "b"));
     let wait = rig.load(&kernel(WAIT)).unwrap();
     let signal = rig.load(&kernel(SIGNAL)).unwrap();
-    let (wait, signal) = (rig.gpu.kernel(wait, "k").unwrap(), rig.gpu.kernel(signal, "k").unwrap());
+    let (wait, signal) = (
+        rig.gpu.kernel(wait, "k").unwrap(),
+        rig.gpu.kernel(signal, "k").unwrap(),
+    );
     let other = rig.gpu.create_stream().unwrap();
-    rig.gpu.launch(wait, threads(2), rig.stream, &params(a, b)).unwrap();
+    rig.gpu
+        .launch(wait, threads(2), rig.stream, &params(a, b))
+        .unwrap();
     rig.gpu.advance(5_000).unwrap();
     assert_eq!(rig.gpu.stream_done(rig.stream), Ok(false));
     assert_eq!(rig.gpu.counters(rig.stream), None);
-    rig.gpu.launch(signal, threads(1), other, &params(a, b)).unwrap();
+    rig.gpu
+        .launch(signal, threads(1), other, &params(a, b))
+        .unwrap();
     rig.finish().unwrap();
     assert_eq!(rig.read_u64(b), 2);
-    assert_eq!((rig.gpu.stream_done(rig.stream), rig.gpu.stream_done(other)), (Ok(true), Ok(true)));
+    assert_eq!(
+        (rig.gpu.stream_done(rig.stream), rig.gpu.stream_done(other)),
+        (Ok(true), Ok(true))
+    );
     assert_eq!(rig.gpu.counters(other).unwrap().phases[0].stores, 1);
 }
 
@@ -49,7 +59,9 @@ fn one_stream_runs_in_order_and_events_mark_places_in_it() {
     rig.gpu.record_event(before, rig.stream).unwrap();
     // 1, then 2, then 5: any other order gives another number.
     for (i, a) in [one, zero, one].into_iter().enumerate() {
-        rig.gpu.launch(k, threads(1), rig.stream, &params(a, b)).unwrap();
+        rig.gpu
+            .launch(k, threads(1), rig.stream, &params(a, b))
+            .unwrap();
         if i == 1 {
             rig.gpu.record_event(middle, rig.stream).unwrap();
         }
@@ -71,14 +83,28 @@ fn a_destroyed_streams_work_goes_on() {
     let (a, b) = (rig.alloc(8, "a"), rig.alloc(8, "b"));
     let module = rig.load(&kernel(WAIT)).unwrap();
     let k = rig.gpu.kernel(module, "k").unwrap();
-    rig.gpu.launch(k, threads(1), rig.stream, &params(a, b)).unwrap();
-    rig.gpu.launch(k, threads(1), rig.stream, &params(a, b)).unwrap();
+    rig.gpu
+        .launch(k, threads(1), rig.stream, &params(a, b))
+        .unwrap();
+    rig.gpu
+        .launch(k, threads(1), rig.stream, &params(a, b))
+        .unwrap();
     rig.gpu.advance(1_000).unwrap();
     rig.gpu.destroy_stream(rig.stream).unwrap();
     let id = rig.stream.raw();
-    assert_eq!(rig.gpu.stream_done(rig.stream), Err(GpuError::NoSuch { what: "stream", id }));
-    assert!(rig.gpu.launch(k, threads(1), rig.stream, &params(a, b)).is_err());
-    assert!(matches!(rig.gpu.unload_module(module), Err(GpuError::Busy(_))));
+    assert_eq!(
+        rig.gpu.stream_done(rig.stream),
+        Err(GpuError::NoSuch { what: "stream", id })
+    );
+    assert!(
+        rig.gpu
+            .launch(k, threads(1), rig.stream, &params(a, b))
+            .is_err()
+    );
+    assert!(matches!(
+        rig.gpu.unload_module(module),
+        Err(GpuError::Busy(_))
+    ));
     // The host releases them.
     rig.write(a, &1u64.to_le_bytes());
     while !rig.gpu.advance(1_000).unwrap().idle {}
@@ -96,9 +122,14 @@ fn a_cooperative_launch_waits_until_all_its_blocks_have_room() {
     let meet = "mov.u32 %r1, %nctaid.x; cvt.u64.u32 %rd3, %r1; atom.release.gpu.global.add.u64 %rd1, [%in], 1; $w: ld.acquire.gpu.global.u64 %rd2, [%in]; setp.lt.u64 %p1, %rd2, %rd3; @%p1 bra $w;";
     let wait = rig.load(&kernel(WAIT)).unwrap();
     let meet = rig.load(&kernel(meet)).unwrap();
-    let (wait, meet) = (rig.gpu.kernel(wait, "k").unwrap(), rig.gpu.kernel(meet, "k").unwrap());
+    let (wait, meet) = (
+        rig.gpu.kernel(wait, "k").unwrap(),
+        rig.gpu.kernel(meet, "k").unwrap(),
+    );
     let other = rig.gpu.create_stream().unwrap();
-    rig.gpu.launch(wait, grid(2, 1), rig.stream, &params(a, b)).unwrap();
+    rig.gpu
+        .launch(wait, grid(2, 1), rig.stream, &params(a, b))
+        .unwrap();
     let mut all = grid(4, 1);
     all.cooperative = true;
     rig.gpu.launch(meet, all, other, &params(c, c)).unwrap();

@@ -77,7 +77,7 @@ pub(super) fn create(
     })
 }
 
-/// Not refused for work in flight (hardware-facts): a QP that uses the key later fails.
+/// Not refused for work in flight (docs/hardware-facts.md): a QP that uses the key later fails.
 pub(super) fn destroy(
     model: &mut NicModel,
     uid: u16,

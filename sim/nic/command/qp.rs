@@ -107,7 +107,7 @@ pub(super) fn find_mut(model: &mut NicModel, uid: u16, qpn: u32) -> Result<&mut 
     model.objects.qps.get_mut(qpn).ok_or(Check::QpNotFound)
 }
 
-/// `sw_sq_wqebb_counter` is the producer as the NIC knows it: the doorbell's index in RTS (hardware-facts), the doorbell
+/// `sw_sq_wqebb_counter` is the producer as the NIC knows it: the doorbell's index in RTS (docs/hardware-facts.md), the doorbell
 /// record's in ERR; `hw_sq_wqebb_counter` is the consumer.
 pub(super) fn query(
     model: &mut NicModel,

@@ -30,16 +30,30 @@ fn pure(f: AluFn, (d, a, b): (Reg, Reg, Reg)) -> Op {
 
 pub(in crate::decode) fn add(cx: &mut Cx<'_, '_>, m: &Mods<'_>, ops: &[Operand<'_>]) -> Built {
     let (d, a, b) = two(cx, ops, m.ty().bits())?;
-    Ok(Op::Add { sh: sh(m.ty().bits()), d, a, b })
+    Ok(Op::Add {
+        sh: sh(m.ty().bits()),
+        d,
+        a,
+        b,
+    })
 }
 
 pub(in crate::decode) fn sub(cx: &mut Cx<'_, '_>, m: &Mods<'_>, ops: &[Operand<'_>]) -> Built {
     let (d, a, b) = two(cx, ops, m.ty().bits())?;
-    Ok(Op::Sub { sh: sh(m.ty().bits()), d, a, b })
+    Ok(Op::Sub {
+        sh: sh(m.ty().bits()),
+        d,
+        a,
+        b,
+    })
 }
 
 pub(in crate::decode) fn add_sat(cx: &mut Cx<'_, '_>, m: &Mods<'_>, ops: &[Operand<'_>]) -> Built {
-    let f = if m.mnemonic() == "add" { alu::add_sat_s32 } else { alu::sub_sat_s32 };
+    let f = if m.mnemonic() == "add" {
+        alu::add_sat_s32
+    } else {
+        alu::sub_sat_s32
+    };
     Ok(pure(f, two(cx, ops, 32)?))
 }
 
@@ -68,11 +82,32 @@ pub(in crate::decode) fn extended(cx: &mut Cx<'_, '_>, m: &Mods<'_>, ops: &[Oper
     };
     if matches!(m.mnemonic(), "mad" | "madc") {
         operands!(cx, ops, d, a, b, c);
-        let (d, a, b, c) = (cx.dst(d, bits)?, cx.src(a, bits)?, cx.src(b, bits)?, cx.src(c, bits)?);
-        Ok(Op::Alu4 { f, d, second, a, b, c, e })
+        let (d, a, b, c) = (
+            cx.dst(d, bits)?,
+            cx.src(a, bits)?,
+            cx.src(b, bits)?,
+            cx.src(c, bits)?,
+        );
+        Ok(Op::Alu4 {
+            f,
+            d,
+            second,
+            a,
+            b,
+            c,
+            e,
+        })
     } else {
         let (d, a, b) = two(cx, ops, bits)?;
-        Ok(Op::Alu4 { f, d, second, a, b, c: zero, e })
+        Ok(Op::Alu4 {
+            f,
+            d,
+            second,
+            a,
+            b,
+            c: zero,
+            e,
+        })
     }
 }
 
@@ -84,14 +119,24 @@ pub(in crate::decode) fn mul(cx: &mut Cx<'_, '_>, m: &Mods<'_>, ops: &[Operand<'
         let regs = (cx.dst(d, 2 * bits)?, cx.src(a, bits)?, cx.src(b, bits)?);
         // Unsigned factors are zero-extended already, so their 64-bit product is the wide one.
         return Ok(match ty {
-            Ty::U16 | Ty::U32 => Op::Mul { sh: 0, d: regs.0, a: regs.1, b: regs.2 },
+            Ty::U16 | Ty::U32 => Op::Mul {
+                sh: 0,
+                d: regs.0,
+                a: regs.1,
+                b: regs.2,
+            },
             Ty::S16 => pure(alu::mul_wide::<i16>, regs),
             _ => pure(alu::mul_wide::<i32>, regs),
         });
     }
     let (d, a, b) = two(cx, ops, bits)?;
     if m.has("lo") {
-        return Ok(Op::Mul { sh: sh(bits), d, a, b });
+        return Ok(Op::Mul {
+            sh: sh(bits),
+            d,
+            a,
+            b,
+        });
     }
     use alu::mul_hi;
     Ok(pure(known(cx, by_type!(ty, mul_hi))?, (d, a, b)))
@@ -109,10 +154,34 @@ pub(in crate::decode) fn mad(cx: &mut Cx<'_, '_>, m: &Mods<'_>, ops: &[Operand<'
         cx.src(c, result)?,
     );
     Ok(match (m.has("wide"), m.has("lo"), ty) {
-        (true, _, Ty::S16) => Op::Alu { f: alu::mad_wide::<i16>, d, a, b, c },
-        (true, _, Ty::S32) => Op::Alu { f: alu::mad_wide::<i32>, d, a, b, c },
-        (true, ..) => Op::Mad { sh: sh(result), d, a, b, c },
-        (_, true, _) => Op::Mad { sh: sh(bits), d, a, b, c },
+        (true, _, Ty::S16) => Op::Alu {
+            f: alu::mad_wide::<i16>,
+            d,
+            a,
+            b,
+            c,
+        },
+        (true, _, Ty::S32) => Op::Alu {
+            f: alu::mad_wide::<i32>,
+            d,
+            a,
+            b,
+            c,
+        },
+        (true, ..) => Op::Mad {
+            sh: sh(result),
+            d,
+            a,
+            b,
+            c,
+        },
+        (_, true, _) => Op::Mad {
+            sh: sh(bits),
+            d,
+            a,
+            b,
+            c,
+        },
         _ => {
             use alu::mad_hi;
             let f = known(cx, by_type!(ty, mad_hi))?;
@@ -130,7 +199,12 @@ pub(in crate::decode) fn mul24(cx: &mut Cx<'_, '_>, m: &Mods<'_>, ops: &[Operand
     };
     if m.mnemonic() == "mad24" {
         operands!(cx, ops, d, a, b, c);
-        let (d, a, b, c) = (cx.dst(d, 32)?, cx.src(a, 32)?, cx.src(b, 32)?, cx.src(c, 32)?);
+        let (d, a, b, c) = (
+            cx.dst(d, 32)?,
+            cx.src(a, 32)?,
+            cx.src(b, 32)?,
+            cx.src(c, 32)?,
+        );
         Ok(Op::Alu { f, d, a, b, c })
     } else {
         let (d, a, b) = two(cx, ops, 32)?;
@@ -168,7 +242,7 @@ pub(in crate::decode) fn int1(cx: &mut Cx<'_, '_>, m: &Mods<'_>, ops: &[Operand<
 }
 
 pub(in crate::decode) fn float2(cx: &mut Cx<'_, '_>, m: &Mods<'_>, ops: &[Operand<'_>]) -> Built {
-    use float::{fadd, fdiv, fmax, fmin, fmul, fsub};
+    use float::{fadd, fcopysign, fdiv, fmax, fmin, fmul, fsub};
     let ty = m.ty();
     let f = match m.mnemonic() {
         "add" => by_float!(ty, fadd),
@@ -176,6 +250,7 @@ pub(in crate::decode) fn float2(cx: &mut Cx<'_, '_>, m: &Mods<'_>, ops: &[Operan
         "mul" => by_float!(ty, fmul),
         "div" => by_float!(ty, fdiv),
         "min" => by_float!(ty, fmin),
+        "copysign" => by_float!(ty, fcopysign),
         _ => by_float!(ty, fmax),
     };
     let f = known(cx, f)?;
@@ -202,7 +277,12 @@ pub(in crate::decode) fn fma(cx: &mut Cx<'_, '_>, m: &Mods<'_>, ops: &[Operand<'
     operands!(cx, ops, d, a, b, c);
     let bits = m.ty().bits();
     let f = known(cx, by_float!(m.ty(), ffma))?;
-    let (d, a, b, c) = (cx.dst(d, bits)?, cx.src(a, bits)?, cx.src(b, bits)?, cx.src(c, bits)?);
+    let (d, a, b, c) = (
+        cx.dst(d, bits)?,
+        cx.src(a, bits)?,
+        cx.src(b, bits)?,
+        cx.src(c, bits)?,
+    );
     Ok(Op::Alu { f, d, a, b, c })
 }
 
@@ -211,7 +291,12 @@ pub(in crate::decode) fn sad(cx: &mut Cx<'_, '_>, m: &Mods<'_>, ops: &[Operand<'
     operands!(cx, ops, d, a, b, c);
     let bits = m.ty().bits();
     let f = known(cx, by_type!(m.ty(), sad))?;
-    let (d, a, b, c) = (cx.dst(d, bits)?, cx.src(a, bits)?, cx.src(b, bits)?, cx.src(c, bits)?);
+    let (d, a, b, c) = (
+        cx.dst(d, bits)?,
+        cx.src(a, bits)?,
+        cx.src(b, bits)?,
+        cx.src(c, bits)?,
+    );
     Ok(Op::Alu { f, d, a, b, c })
 }
 
@@ -244,8 +329,21 @@ pub(in crate::decode) fn lop3(cx: &mut Cx<'_, '_>, _: &Mods<'_>, ops: &[Operand<
     };
     let e = cx.constant(*value as u64)?;
     let second = cx.sink()?;
-    let (d, a, b, c) = (cx.dst(d, 32)?, cx.src(a, 32)?, cx.src(b, 32)?, cx.src(c, 32)?);
-    Ok(Op::Alu4 { f: alu::lop3, d, second, a, b, c, e })
+    let (d, a, b, c) = (
+        cx.dst(d, 32)?,
+        cx.src(a, 32)?,
+        cx.src(b, 32)?,
+        cx.src(c, 32)?,
+    );
+    Ok(Op::Alu4 {
+        f: alu::lop3,
+        d,
+        second,
+        a,
+        b,
+        c,
+        e,
+    })
 }
 
 pub(in crate::decode) fn shift(cx: &mut Cx<'_, '_>, m: &Mods<'_>, ops: &[Operand<'_>]) -> Built {
@@ -256,7 +354,12 @@ pub(in crate::decode) fn shift(cx: &mut Cx<'_, '_>, m: &Mods<'_>, ops: &[Operand
     // The amount is a 32-bit value whatever the type (PTX ISA, "shl").
     let (d, a, b) = (cx.dst(d, bits)?, cx.src(a, bits)?, cx.src(amount, 32)?);
     Ok(match m.mnemonic() {
-        "shl" => Op::Shl { sh: sh(bits), d, a, b },
+        "shl" => Op::Shl {
+            sh: sh(bits),
+            d,
+            a,
+            b,
+        },
         _ if !ty.is_signed() => Op::ShrU { d, a, b },
         _ => pure(known(cx, by_type!(ty, shr))?, (d, a, b)),
     })
@@ -270,7 +373,12 @@ pub(in crate::decode) fn funnel(cx: &mut Cx<'_, '_>, m: &Mods<'_>, ops: &[Operan
         (false, true) => alu::shf_r::<true>,
         (false, false) => alu::shf_r::<false>,
     };
-    let (d, a, b, c) = (cx.dst(d, 32)?, cx.src(low, 32)?, cx.src(high, 32)?, cx.src(amount, 32)?);
+    let (d, a, b, c) = (
+        cx.dst(d, 32)?,
+        cx.src(low, 32)?,
+        cx.src(high, 32)?,
+        cx.src(amount, 32)?,
+    );
     Ok(Op::Alu { f, d, a, b, c })
 }
 
@@ -287,11 +395,23 @@ pub(in crate::decode) fn bfe(cx: &mut Cx<'_, '_>, m: &Mods<'_>, ops: &[Operand<'
 pub(in crate::decode) fn bfi(cx: &mut Cx<'_, '_>, m: &Mods<'_>, ops: &[Operand<'_>]) -> Built {
     operands!(cx, ops, d, a, b, position, length);
     let bits = m.ty().bits();
-    let f: Alu4Fn = if bits == 32 { alu::bfi::<u32> } else { alu::bfi::<u64> };
+    let f: Alu4Fn = if bits == 32 {
+        alu::bfi::<u32>
+    } else {
+        alu::bfi::<u64>
+    };
     let second = cx.sink()?;
     let (d, a, b) = (cx.dst(d, bits)?, cx.src(a, bits)?, cx.src(b, bits)?);
     let (c, e) = (cx.src(position, 32)?, cx.src(length, 32)?);
-    Ok(Op::Alu4 { f, d, second, a, b, c, e })
+    Ok(Op::Alu4 {
+        f,
+        d,
+        second,
+        a,
+        b,
+        c,
+        e,
+    })
 }
 
 /// Operations whose result has 32 bits whatever the operand.
@@ -326,7 +446,12 @@ pub(in crate::decode) fn prmt(cx: &mut Cx<'_, '_>, m: &Mods<'_>, ops: &[Operand<
         Some("ecr") => alu::prmt_ecr,
         Some(_) => alu::prmt_rc16,
     };
-    let (d, a, b, c) = (cx.dst(d, 32)?, cx.src(a, 32)?, cx.src(b, 32)?, cx.src(selector, 32)?);
+    let (d, a, b, c) = (
+        cx.dst(d, 32)?,
+        cx.src(a, 32)?,
+        cx.src(b, 32)?,
+        cx.src(selector, 32)?,
+    );
     Ok(Op::Alu { f, d, a, b, c })
 }
 
@@ -355,22 +480,53 @@ fn comparison(cx: &Cx<'_, '_>, name: &str, ty: Ty) -> Result<AluFn, LoadError> {
     known(cx, f)
 }
 
-pub(in crate::decode) fn setp(cx: &mut Cx<'_, '_>, m: &Mods<'_>, ops: &[Operand<'_>]) -> Built {
-    let ty = m.ty();
-    let bits = ty.bits();
-    let name = m.0.first().copied().unwrap_or_default();
-    let combine = match m.0.get(1).copied() {
+/// How a comparison is combined with a predicate: the modifier after the comparison.
+fn combination(m: &Mods<'_>) -> BoolOp {
+    match m.0.get(1).copied() {
         Some("and") => BoolOp::And,
         Some("or") => BoolOp::Or,
         Some("xor") => BoolOp::Xor,
         _ => BoolOp::None,
-    };
+    }
+}
+
+/// Result, operands and combining predicate of a comparison.
+type Compared<'o, 'a> = (
+    &'o Operand<'a>,
+    &'o Operand<'a>,
+    &'o Operand<'a>,
+    Option<&'o Operand<'a>>,
+);
+
+fn compared<'o, 'a>(
+    cx: &Cx<'_, '_>,
+    ops: &'o [Operand<'a>],
+    combine: BoolOp,
+) -> Result<Compared<'o, 'a>, LoadError> {
+    match (ops, combine) {
+        ([out, a, b], BoolOp::None) => Ok((out, a, b, None)),
+        ([out, a, b, c], BoolOp::And | BoolOp::Or | BoolOp::Xor) => Ok((out, a, b, Some(c))),
+        _ => cx.fail("wrong number of operands"),
+    }
+}
+
+fn third_predicate(
+    cx: &mut Cx<'_, '_>,
+    third: Option<&Operand<'_>>,
+) -> Result<(Reg, bool), LoadError> {
+    match third {
+        Some(third) => cx.pred(third),
+        None => Ok((cx.constant(0)?, false)),
+    }
+}
+
+pub(in crate::decode) fn setp(cx: &mut Cx<'_, '_>, m: &Mods<'_>, ops: &[Operand<'_>]) -> Built {
+    let ty = m.ty();
+    let bits = ty.bits();
+    let name = m.0.first().copied().unwrap_or_default();
+    let combine = combination(m);
     let f = comparison(cx, name, ty)?;
-    let (out, a, b, third) = match (ops, combine) {
-        ([out, a, b], BoolOp::None) => (out, a, b, None),
-        ([out, a, b, c], BoolOp::And | BoolOp::Or | BoolOp::Xor) => (out, a, b, Some(c)),
-        _ => return cx.fail("wrong number of operands"),
-    };
+    let (out, a, b, third) = compared(cx, ops, combine)?;
     let simple = !matches!(out, Operand::Pair(..)) && third.is_none();
     let (d, q) = cx.dst_pair(out, 1)?;
     let (a, b) = (cx.src(a, bits)?, cx.src(b, bits)?);
@@ -394,19 +550,35 @@ pub(in crate::decode) fn setp(cx: &mut Cx<'_, '_>, m: &Mods<'_>, ops: &[Operand<
     if simple {
         return Ok(pure(f, (d, a, b)));
     }
-    let (c, negate) = match third {
-        Some(third) => cx.pred(third)?,
-        None => (cx.constant(0)?, false),
-    };
-    Ok(Op::Setp { f, d, q, a, b, c, negate, combine })
+    let (c, negate) = third_predicate(cx, third)?;
+    Ok(Op::Setp {
+        f,
+        d,
+        q,
+        a,
+        b,
+        c,
+        negate,
+        combine,
+    })
 }
 
 pub(in crate::decode) fn set(cx: &mut Cx<'_, '_>, m: &Mods<'_>, ops: &[Operand<'_>]) -> Built {
-    operands!(cx, ops, d, a, b);
     let ty = m.ty();
     let f = comparison(cx, m.0.first().copied().unwrap_or_default(), ty)?;
+    let combine = combination(m);
+    let (d, a, b, third) = compared(cx, ops, combine)?;
     let (d, a, b) = (cx.dst(d, 32)?, cx.src(a, ty.bits())?, cx.src(b, ty.bits())?);
-    Ok(Op::Set { f, d, a, b })
+    let (c, negate) = third_predicate(cx, third)?;
+    Ok(Op::Set {
+        f,
+        d,
+        a,
+        b,
+        c,
+        negate,
+        combine,
+    })
 }
 
 pub(in crate::decode) fn selp(cx: &mut Cx<'_, '_>, m: &Mods<'_>, ops: &[Operand<'_>]) -> Built {
@@ -423,8 +595,19 @@ pub(in crate::decode) fn selp(cx: &mut Cx<'_, '_>, m: &Mods<'_>, ops: &[Operand<
 pub(in crate::decode) fn slct(cx: &mut Cx<'_, '_>, m: &Mods<'_>, ops: &[Operand<'_>]) -> Built {
     operands!(cx, ops, d, a, b, c);
     let bits = m.types().next().unwrap_or(Ty::B32).bits();
-    let (d, a, b, c) = (cx.dst(d, bits)?, cx.src(a, bits)?, cx.src(b, bits)?, cx.src(c, 32)?);
-    Ok(Op::Alu { f: alu::slct_s32, d, a, b, c })
+    let (d, a, b, c) = (
+        cx.dst(d, bits)?,
+        cx.src(a, bits)?,
+        cx.src(b, bits)?,
+        cx.src(c, 32)?,
+    );
+    Ok(Op::Alu {
+        f: alu::slct_s32,
+        d,
+        a,
+        b,
+        c,
+    })
 }
 
 pub(in crate::decode) fn mov(cx: &mut Cx<'_, '_>, m: &Mods<'_>, ops: &[Operand<'_>]) -> Built {
@@ -438,7 +621,11 @@ pub(in crate::decode) fn mov(cx: &mut Cx<'_, '_>, m: &Mods<'_>, ops: &[Operand<'
                 regs.push(cx.dst(part, part_bits)?);
             }
             let a = cx.src(a, bits)?;
-            Ok(Op::Unpack { a, regs: cx.vector(&regs)?, bits: part_bits })
+            Ok(Op::Unpack {
+                a,
+                regs: cx.vector(&regs)?,
+                bits: part_bits,
+            })
         }
         (d, Operand::Vector(parts)) => {
             let part_bits = part_bits(cx, parts, bits)?;
@@ -447,7 +634,11 @@ pub(in crate::decode) fn mov(cx: &mut Cx<'_, '_>, m: &Mods<'_>, ops: &[Operand<'
                 regs.push(cx.src(part, part_bits)?);
             }
             let d = cx.dst(d, bits)?;
-            Ok(Op::Pack { d, regs: cx.vector(&regs)?, bits: part_bits })
+            Ok(Op::Pack {
+                d,
+                regs: cx.vector(&regs)?,
+                bits: part_bits,
+            })
         }
         (d, a) => {
             let d = cx.dst(d, bits)?;
@@ -468,11 +659,22 @@ pub(in crate::decode) fn mov(cx: &mut Cx<'_, '_>, m: &Mods<'_>, ops: &[Operand<'
             if let Some(name) = name
                 && let Some((a, rest)) = cx.symbol(name, offset)?
             {
-                if bits != 64 && !(bits == 32 && cx.template.get(usize::from(a)).is_some_and(|v| *v >> 32 == 0)) {
+                if bits != 64
+                    && !(bits == 32
+                        && cx
+                            .template
+                            .get(usize::from(a))
+                            .is_some_and(|v| *v >> 32 == 0))
+                {
                     return cx.fail(format!("the address of `{name}` needs 64 bits"));
                 }
                 let b = cx.constant(rest as u64)?;
-                return Ok(Op::Add { sh: sh(bits), d, a, b });
+                return Ok(Op::Add {
+                    sh: sh(bits),
+                    d,
+                    a,
+                    b,
+                });
             }
             let a = if m.ty() == Ty::Pred {
                 match cx.pred(a)? {
@@ -524,11 +726,25 @@ pub(in crate::decode) fn cvt(cx: &mut Cx<'_, '_>, m: &Mods<'_>, ops: &[Operand<'
     // (PTX ISA, "Operand Size Exceeding Instruction-Type Size").
     if from.is_signed() && from.bits() < to.bits() {
         let to = if to.is_signed() { width } else { to.bits() };
-        return Ok(Op::SignExtend { from: sh(from.bits()), to: sh(to), d, a });
+        return Ok(Op::SignExtend {
+            from: sh(from.bits()),
+            to: sh(to),
+            d,
+            a,
+        });
     }
     let narrow = from.bits().min(to.bits());
     if to.is_signed() && width > to.bits() && narrow == to.bits() {
-        return Ok(Op::SignExtend { from: sh(narrow), to: sh(width), d, a });
+        return Ok(Op::SignExtend {
+            from: sh(narrow),
+            to: sh(width),
+            d,
+            a,
+        });
     }
-    Ok(Op::Trunc { sh: sh(narrow), d, a })
+    Ok(Op::Trunc {
+        sh: sh(narrow),
+        d,
+        a,
+    })
 }

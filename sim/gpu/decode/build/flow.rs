@@ -14,7 +14,9 @@ pub(in crate::decode) fn bra(cx: &mut Cx<'_, '_>, _: &Mods<'_>, ops: &[Operand<'
     let Operand::Name(name, None) = target else {
         return cx.fail("label expected");
     };
-    Ok(Op::Bra { target: cx.label(name)? })
+    Ok(Op::Bra {
+        target: cx.label(name)?,
+    })
 }
 
 pub(in crate::decode) fn brx(cx: &mut Cx<'_, '_>, _: &Mods<'_>, ops: &[Operand<'_>]) -> Built {
@@ -24,7 +26,11 @@ pub(in crate::decode) fn brx(cx: &mut Cx<'_, '_>, _: &Mods<'_>, ops: &[Operand<'
         return cx.fail("list of targets expected");
     };
     match cx.local(name) {
-        Some(Local::Table(table)) => Ok(Op::BrxIdx { index, table, join: NO_PC }),
+        Some(Local::Table(table)) => Ok(Op::BrxIdx {
+            index,
+            table,
+            join: NO_PC,
+        }),
         _ => cx.fail(format!("`{name}` is no list of targets")),
     }
 }
@@ -41,7 +47,11 @@ pub(in crate::decode) fn simple(cx: &mut Cx<'_, '_>, m: &Mods<'_>, ops: &[Operan
     })
 }
 
-pub(in crate::decode) fn nanosleep(cx: &mut Cx<'_, '_>, _: &Mods<'_>, ops: &[Operand<'_>]) -> Built {
+pub(in crate::decode) fn nanosleep(
+    cx: &mut Cx<'_, '_>,
+    _: &Mods<'_>,
+    ops: &[Operand<'_>],
+) -> Built {
     operands!(cx, ops, t);
     Ok(Op::Nanosleep { a: cx.src(t, 32)? })
 }
@@ -49,11 +59,17 @@ pub(in crate::decode) fn nanosleep(cx: &mut Cx<'_, '_>, _: &Mods<'_>, ops: &[Ope
 pub(in crate::decode) fn call(cx: &mut Cx<'_, '_>, _: &Mods<'_>, ops: &[Operand<'_>]) -> Built {
     let none: &[Operand<'_>] = &[];
     let (results, target, args) = match ops {
-        [Operand::List(results), Operand::Name(target, None), Operand::List(args)] => (&results[..], target, &args[..]),
+        [
+            Operand::List(results),
+            Operand::Name(target, None),
+            Operand::List(args),
+        ] => (&results[..], target, &args[..]),
         [Operand::List(results), Operand::Name(target, None)] => (&results[..], target, none),
         [Operand::Name(target, None), Operand::List(args)] => (none, target, &args[..]),
         [Operand::Name(target, None)] => (none, target, none),
-        _ => return cx.fail("`call (results), function, (arguments)` expected; indirect calls are not supported"),
+        _ => return cx.fail(
+            "`call (results), function, (arguments)` expected; indirect calls are not supported",
+        ),
     };
     let Some(Symbol::Function(callee)) = cx.symbols.get(target) else {
         return cx.fail(if cx.local(target).is_some() {
@@ -79,7 +95,10 @@ pub(in crate::decode) fn call(cx: &mut Cx<'_, '_>, _: &Mods<'_>, ops: &[Operand<
     cx.tables.calls.push(CallSite {
         callee,
         args,
-        results: results.into_iter().map(|(caller, callee, n)| (callee, caller, n)).collect(),
+        results: results
+            .into_iter()
+            .map(|(caller, callee, n)| (callee, caller, n))
+            .collect(),
     });
     Ok(Op::Call {
         site: (cx.tables.calls.len() - 1) as u32,
@@ -87,7 +106,10 @@ pub(in crate::decode) fn call(cx: &mut Cx<'_, '_>, _: &Mods<'_>, ops: &[Operand<
 }
 
 /// Places of a function's parameters and then of its results in its frame.
-pub(in crate::decode) fn frame_places(params: &[Var<'_>], returns: &[Var<'_>]) -> Result<Vec<(u32, u32)>, LoadError> {
+pub(in crate::decode) fn frame_places(
+    params: &[Var<'_>],
+    returns: &[Var<'_>],
+) -> Result<Vec<(u32, u32)>, LoadError> {
     let all: Vec<Var<'_>> = params.iter().chain(returns).cloned().collect();
     Ok(place_params(&all)?.0)
 }
@@ -99,7 +121,11 @@ fn pair(
     places: &[(u32, u32)],
 ) -> Result<Vec<(u32, u32, u32)>, LoadError> {
     if operands.len() != places.len() {
-        return cx.fail(format!("{} values given, the function has {}", operands.len(), places.len()));
+        return cx.fail(format!(
+            "{} values given, the function has {}",
+            operands.len(),
+            places.len()
+        ));
     }
     let mut out = Vec::new();
     for (operand, (callee, bytes)) in operands.iter().zip(places) {
@@ -107,11 +133,21 @@ fn pair(
             return cx.fail("arguments are passed in `.param` variables only");
         };
         match cx.local(name) {
-            Some(Local::Param { offset, bytes: have, kernel: false }) if have == *bytes => {
+            Some(Local::Param {
+                offset,
+                bytes: have,
+                kernel: false,
+            }) if have == *bytes => {
                 out.push((offset, *callee, *bytes));
             }
-            Some(Local::Param { bytes: have, kernel: false, .. }) => {
-                return cx.fail(format!("`{name}` has {have} bytes, the function's parameter {bytes}"));
+            Some(Local::Param {
+                bytes: have,
+                kernel: false,
+                ..
+            }) => {
+                return cx.fail(format!(
+                    "`{name}` has {have} bytes, the function's parameter {bytes}"
+                ));
             }
             _ => return cx.fail(format!("`{name}` is no `.param` variable of this body")),
         }

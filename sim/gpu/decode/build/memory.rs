@@ -11,7 +11,9 @@ use crate::parse::ast::Operand;
 type Built = Result<Op, LoadError>;
 
 fn order(m: &Mods<'_>) -> Order {
-    match m.one_of(&["nc", "volatile", "mmio", "acq_rel", "acquire", "release", "relaxed"]) {
+    match m.one_of(&[
+        "nc", "volatile", "mmio", "acq_rel", "acquire", "release", "relaxed",
+    ]) {
         Some("nc") => Order::NonCoherent,
         Some("volatile") => Order::Volatile,
         Some("mmio") => Order::Mmio,
@@ -28,7 +30,11 @@ fn mem(m: &Mods<'_>, order: Order) -> Mem {
         space: m.space(),
         order,
         // Volatile accesses are relaxed at system scope (PTX ISA, "ld"); an atomic without a scope has GPU scope (PTX ISA, "atom").
-        scope: m.scope().unwrap_or(if order == Order::Volatile { Scope::Sys } else { Scope::Gpu }),
+        scope: m.scope().unwrap_or(if order == Order::Volatile {
+            Scope::Sys
+        } else {
+            Scope::Gpu
+        }),
         size: m.ty().bytes(),
         extend: 0,
     }
@@ -53,7 +59,11 @@ fn without_policy<'o, 'a>(
 }
 
 /// Elements of a vector operand, or the one operand there is.
-fn elements<'o, 'a>(cx: &Cx<'_, '_>, m: &Mods<'_>, op: &'o Operand<'a>) -> Result<&'o [Operand<'a>], LoadError> {
+fn elements<'o, 'a>(
+    cx: &Cx<'_, '_>,
+    m: &Mods<'_>,
+    op: &'o Operand<'a>,
+) -> Result<&'o [Operand<'a>], LoadError> {
     let wanted = match m.one_of(&["v2", "v4", "v8"]) {
         Some("v2") => 2,
         Some("v4") => 4,
@@ -62,7 +72,9 @@ fn elements<'o, 'a>(cx: &Cx<'_, '_>, m: &Mods<'_>, op: &'o Operand<'a>) -> Resul
     };
     match op {
         Operand::Vector(list) if list.len() == wanted => {}
-        Operand::Vector(_) => return cx.fail("the vector operand's length is not the instruction's"),
+        Operand::Vector(_) => {
+            return cx.fail("the vector operand's length is not the instruction's");
+        }
         _ if wanted != 0 => return cx.fail("vector operand expected"),
         _ => return Ok(std::slice::from_ref(op)),
     }
@@ -81,10 +93,19 @@ fn offset(cx: &Cx<'_, '_>, offset: i64) -> Result<i32, LoadError> {
 }
 
 /// Checks a direct parameter access against the parameter, and gives its place.
-fn param_place(cx: &Cx<'_, '_>, start: u32, bytes: u32, at: i64, len: usize, size: u8) -> Result<u32, LoadError> {
+fn param_place(
+    cx: &Cx<'_, '_>,
+    start: u32,
+    bytes: u32,
+    at: i64,
+    len: usize,
+    size: u8,
+) -> Result<u32, LoadError> {
     let len = len as i64 * i64::from(size);
     if at < 0 || at + len > i64::from(bytes) {
-        return cx.fail(format!("access of {len} bytes at offset {at} of a parameter of {bytes} bytes"));
+        return cx.fail(format!(
+            "access of {len} bytes at offset {at} of a parameter of {bytes} bytes"
+        ));
     }
     let place = i64::from(start) + at;
     if place % len != 0 {
@@ -116,11 +137,26 @@ pub(in crate::decode) fn ld(cx: &mut Cx<'_, '_>, m: &Mods<'_>, ops: &[Operand<'_
             }
             let offset = offset(cx, at)?;
             Ok(match regs.as_slice() {
-                [d] => Op::Ld { d: *d, base, offset, m: mode },
-                regs => Op::LdVec { regs: cx.vector(regs)?, base, offset, m: mode },
+                [d] => Op::Ld {
+                    d: *d,
+                    base,
+                    offset,
+                    m: mode,
+                },
+                regs => Op::LdVec {
+                    regs: cx.vector(regs)?,
+                    base,
+                    offset,
+                    m: mode,
+                },
             })
         }
-        Base::Param { offset, bytes, kernel, at } => {
+        Base::Param {
+            offset,
+            bytes,
+            kernel,
+            at,
+        } => {
             let offset = param_place(cx, offset, bytes, at, regs.len(), mode.size)?;
             let regs = cx.vector(&regs)?;
             Ok(Op::LdParam {
@@ -143,16 +179,30 @@ pub(in crate::decode) fn st(cx: &mut Cx<'_, '_>, m: &Mods<'_>, ops: &[Operand<'_
         regs.push(cx.src_wider(element, m.ty().bits())?);
     }
     match cx.base(address, mode.space)? {
-        Base::Slot(..) if mode.space == MemSpace::Param => cx.fail("parameters can be stored by name only"),
+        Base::Slot(..) if mode.space == MemSpace::Param => {
+            cx.fail("parameters can be stored by name only")
+        }
         Base::Slot(base, at) => {
             let offset = offset(cx, at)?;
             Ok(match regs.as_slice() {
-                [a] => Op::St { a: *a, base, offset, m: mode },
-                regs => Op::StVec { regs: cx.vector(regs)?, base, offset, m: mode },
+                [a] => Op::St {
+                    a: *a,
+                    base,
+                    offset,
+                    m: mode,
+                },
+                regs => Op::StVec {
+                    regs: cx.vector(regs)?,
+                    base,
+                    offset,
+                    m: mode,
+                },
             })
         }
         Base::Param { kernel: true, .. } => cx.fail("a kernel's parameters are read-only"),
-        Base::Param { offset, bytes, at, .. } => {
+        Base::Param {
+            offset, bytes, at, ..
+        } => {
             let offset = param_place(cx, offset, bytes, at, regs.len(), mode.size)?;
             let regs = cx.vector(&regs)?;
             Ok(Op::StParam {
@@ -164,10 +214,18 @@ pub(in crate::decode) fn st(cx: &mut Cx<'_, '_>, m: &Mods<'_>, ops: &[Operand<'_
     }
 }
 
-fn rmw(cx: &mut Cx<'_, '_>, m: &Mods<'_>, address: &Operand<'_>, d: Reg, values: [&Operand<'_>; 2]) -> Built {
+fn rmw(
+    cx: &mut Cx<'_, '_>,
+    m: &Mods<'_>,
+    address: &Operand<'_>,
+    d: Reg,
+    values: [&Operand<'_>; 2],
+) -> Built {
     let ty = m.ty();
     let op = match (
-        m.one_of(&["add", "and", "or", "xor", "exch", "cas", "min", "max", "inc", "dec"]),
+        m.one_of(&[
+            "add", "and", "or", "xor", "exch", "cas", "min", "max", "inc", "dec",
+        ]),
         ty.is_signed(),
     ) {
         (Some("add"), _) => RmwOp::Add,
@@ -194,7 +252,15 @@ fn rmw(cx: &mut Cx<'_, '_>, m: &Mods<'_>, address: &Operand<'_>, d: Reg, values:
     match cx.base(address, mode.space)? {
         Base::Slot(base, at) => {
             let offset = offset(cx, at)?;
-            Ok(Op::Atom { op, d, base, offset, a, b, m: mode })
+            Ok(Op::Atom {
+                op,
+                d,
+                base,
+                offset,
+                a,
+                b,
+                m: mode,
+            })
         }
         Base::Param { .. } => cx.fail("atomic on a parameter"),
     }
@@ -266,7 +332,12 @@ pub(in crate::decode) fn cvta(cx: &mut Cx<'_, '_>, m: &Mods<'_>, ops: &[Operand<
     if window == Window::Global {
         return Ok(Op::Mov { d, a });
     }
-    Ok(Op::Cvta { d, a, window, to_generic })
+    Ok(Op::Cvta {
+        d,
+        a,
+        window,
+        to_generic,
+    })
 }
 
 pub(in crate::decode) fn isspacep(cx: &mut Cx<'_, '_>, m: &Mods<'_>, ops: &[Operand<'_>]) -> Built {
@@ -275,7 +346,11 @@ pub(in crate::decode) fn isspacep(cx: &mut Cx<'_, '_>, m: &Mods<'_>, ops: &[Oper
         return cx.fail("`isspacep.const` is not supported");
     }
     let (d, a) = (cx.dst(p, 1)?, cx.src(a, 64)?);
-    Ok(Op::IsSpace { d, a, window: m.window() })
+    Ok(Op::IsSpace {
+        d,
+        a,
+        window: m.window(),
+    })
 }
 
 #[cfg(test)]

@@ -51,7 +51,9 @@ pub(in crate::decode) fn bar(cx: &mut Cx<'_, '_>, m: &Mods<'_>, ops: &[Operand<'
 
 pub(in crate::decode) fn warp_bar(cx: &mut Cx<'_, '_>, _: &Mods<'_>, ops: &[Operand<'_>]) -> Built {
     operands!(cx, ops, mask);
-    Ok(Op::WarpBar { mask: cx.src(mask, 32)? })
+    Ok(Op::WarpBar {
+        mask: cx.src(mask, 32)?,
+    })
 }
 
 pub(in crate::decode) fn shfl(cx: &mut Cx<'_, '_>, m: &Mods<'_>, ops: &[Operand<'_>]) -> Built {
@@ -65,7 +67,15 @@ pub(in crate::decode) fn shfl(cx: &mut Cx<'_, '_>, m: &Mods<'_>, ops: &[Operand<
     let (d, p) = cx.dst_pair(out, 32)?;
     let (a, b, c) = (cx.src(a, 32)?, cx.src(b, 32)?, cx.src(c, 32)?);
     let mask = cx.src(mask, 32)?;
-    Ok(Op::Shfl { mode, d, p, a, b, c, mask })
+    Ok(Op::Shfl {
+        mode,
+        d,
+        p,
+        a,
+        b,
+        c,
+        mask,
+    })
 }
 
 pub(in crate::decode) fn vote(cx: &mut Cx<'_, '_>, m: &Mods<'_>, ops: &[Operand<'_>]) -> Built {
@@ -79,7 +89,13 @@ pub(in crate::decode) fn vote(cx: &mut Cx<'_, '_>, m: &Mods<'_>, ops: &[Operand<
     let d = cx.dst(out, m.ty().bits())?;
     let (p, negate) = cx.pred(p)?;
     let mask = cx.src(mask, 32)?;
-    Ok(Op::Vote { mode, d, p, negate, mask })
+    Ok(Op::Vote {
+        mode,
+        d,
+        p,
+        negate,
+        mask,
+    })
 }
 
 pub(in crate::decode) fn matching(cx: &mut Cx<'_, '_>, m: &Mods<'_>, ops: &[Operand<'_>]) -> Built {
@@ -130,7 +146,11 @@ pub(in crate::decode) fn elect(cx: &mut Cx<'_, '_>, _: &Mods<'_>, ops: &[Operand
     Ok(Op::Elect { d, p, mask })
 }
 
-pub(in crate::decode) fn active_mask(cx: &mut Cx<'_, '_>, _: &Mods<'_>, ops: &[Operand<'_>]) -> Built {
+pub(in crate::decode) fn active_mask(
+    cx: &mut Cx<'_, '_>,
+    _: &Mods<'_>,
+    ops: &[Operand<'_>],
+) -> Built {
     operands!(cx, ops, d);
     Ok(Op::ActiveMask { d: cx.dst(d, 32)? })
 }

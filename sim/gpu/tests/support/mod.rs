@@ -1,12 +1,16 @@
 //! What the tests share: a GPU on a bus, and kernels given as the text of their bodies.
-#![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "each test file uses a part of it"
+)]
 
 use std::sync::Arc;
 
 use warpverbs_sim_bus::{Access, Bus, Space};
 use warpverbs_sim_gpu::{
-    FastMemory, GpuConfig, GpuError, GpuModel, LaunchCounters, LaunchShape, LoadError, ModuleId, RunReport, Scheduler,
-    StreamId,
+    FastMemory, GpuConfig, GpuError, GpuModel, LaunchCounters, LaunchShape, LoadError, ModuleId,
+    RunReport, Scheduler, StreamId,
 };
 
 /// The head of every module.
@@ -17,8 +21,8 @@ pub fn kernel(body: &str) -> String {
     format!(
         "{HEAD}.visible .entry k(.param .u64 p_in, .param .u64 p_out)\n{{\n\
          .reg .pred %p<16>;\n.reg .b16 %rs<16>;\n.reg .b32 %r<32>;\n.reg .b64 %rd<32>;\n.reg .f32 %f<8>;\n.reg .f64 %fd<8>;\n\
-         .reg .b64 %in;\n.reg .b64 %out;\n.reg .b32 %tid;\n\
-         ld.param.u64 %in, [p_in];\nld.param.u64 %out, [p_out];\nmov.u32 %tid, %tid.x;\n{body}\nret;\n}}\n"
+         .reg .b64 %in;\n.reg .b64 %out;\n.reg .b32 %t;\n\
+         ld.param.u64 %in, [p_in];\nld.param.u64 %out, [p_out];\nmov.u32 %t, %tid.x;\n{body}\nret;\n}}\n"
     )
 }
 
@@ -74,12 +78,20 @@ impl Rig {
     }
 
     pub fn write(&self, addr: u64, bytes: &[u8]) {
-        self.bus.lock().memory.write(Access::HOST_COPY, addr, bytes).unwrap();
+        self.bus
+            .lock()
+            .memory
+            .write(Access::HOST_COPY, addr, bytes)
+            .unwrap();
     }
 
     pub fn read_u64(&self, addr: u64) -> u64 {
         let mut bytes = [0; 8];
-        self.bus.lock().memory.read(Access::HOST_COPY, addr, &mut bytes).unwrap();
+        self.bus
+            .lock()
+            .memory
+            .read(Access::HOST_COPY, addr, &mut bytes)
+            .unwrap();
         u64::from_le_bytes(bytes)
     }
 
@@ -96,7 +108,12 @@ impl Rig {
     }
 
     /// Launches and runs to the end.
-    pub fn run(&mut self, ptx: &str, shape: LaunchShape, params: &[u64]) -> Result<LaunchCounters, GpuError> {
+    pub fn run(
+        &mut self,
+        ptx: &str,
+        shape: LaunchShape,
+        params: &[u64],
+    ) -> Result<LaunchCounters, GpuError> {
         let bytes: Vec<u8> = params.iter().flat_map(|p| p.to_le_bytes()).collect();
         self.launch(ptx, shape, &bytes)?;
         self.finish()
@@ -104,7 +121,13 @@ impl Rig {
 }
 
 /// Runs a body in one block; `input` is at `%in`, and as many words as threads (or `words`) come back from `%out`.
-pub fn run_with(config: GpuConfig, body: &str, n: u32, input: &[u64], words: usize) -> Result<Vec<u64>, GpuError> {
+pub fn run_with(
+    config: GpuConfig,
+    body: &str,
+    n: u32,
+    input: &[u64],
+    words: usize,
+) -> Result<Vec<u64>, GpuError> {
     let mut rig = Rig::new(config);
     let data: Vec<u8> = input.iter().flat_map(|w| w.to_le_bytes()).collect();
     let a = rig.alloc(data.len().max(8) as u64, "input");
@@ -119,8 +142,13 @@ pub fn run(body: &str, n: u32, input: &[u64], words: usize) -> Vec<u64> {
     let mut first = None;
     for scheduler in [Scheduler::Independent, Scheduler::Converge] {
         for seed in [1, 2, 3] {
-            let out = run_with(config(seed, scheduler), body, n, input, words).unwrap_or_else(|e| panic!("{e}"));
-            assert_eq!(first.get_or_insert_with(|| out.clone()), &out, "{scheduler:?} seed {seed}");
+            let out = run_with(config(seed, scheduler), body, n, input, words)
+                .unwrap_or_else(|e| panic!("{e}"));
+            assert_eq!(
+                first.get_or_insert_with(|| out.clone()),
+                &out,
+                "{scheduler:?} seed {seed}"
+            );
         }
     }
     first.unwrap_or_default()

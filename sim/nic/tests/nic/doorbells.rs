@@ -139,6 +139,35 @@ fn the_receive_word_in_place_of_the_send_word_is_named() {
 }
 
 #[test]
+fn an_unused_receive_word_is_not_taken_for_a_wrong_one() {
+    let rig = Rig::with(NicConfig {
+        first_index: (1 << 16) - 2,
+        ..NicConfig::default()
+    });
+    let cq = rig.cq(5);
+    let (mut a, _b) = rig.pair(&cq, 4);
+    for _ in 0..3 {
+        a.nop(&rig);
+        a.doorbell(&rig);
+        rig.run();
+    }
+    let dbr = (1 << 16) - 2;
+    let behind = |doorbell| FindingKind::DbrBehind { doorbell, dbr };
+    assert_eq!(rig.finding_kinds(), [behind(0xffff), behind(0x1_0000)]);
+}
+
+#[test]
+fn repeated_findings_are_counted_and_not_all_kept() {
+    let rig = Rig::new();
+    for _ in 0..20 {
+        rig.mmio(rig.uar, 0x800, &doorbell(1, 0xf0_0000).to_le_bytes())
+            .unwrap();
+    }
+    assert_eq!(rig.nic().findings_total(), 20);
+    assert_eq!(rig.take_findings().len(), 8);
+}
+
+#[test]
 fn a_dropped_record_is_reported() {
     let rig = Rig::new();
     let cq = rig.cq(5);

@@ -301,14 +301,17 @@ fn a_missing_peer_exhausts_the_retries() {
     let rig = Rig::new();
     let mut cq = rig.cq(4);
     let mr = rig.mr(64, ALL_RIGHTS);
-    // Never created; another node's GID; in INIT; in ERR.
-    for case in 0..4 {
+    // Never created; another node's GID; in INIT; in ERR; another node's MAC address.
+    for case in 0..5 {
         let (mut a, b) = (rig.qp(&cq, 4), rig.qp(&cq, 4));
         let remote = if case == 0 { 0xf0_0000 } else { b.qpn };
         rig.command(rig.rst2init(a.qpn)).unwrap();
         let mut request = rig.init2rtr(a.qpn, remote);
         if case == 1 {
             request.qpc.primary_address_path.rgid_rip[15] ^= 0x40;
+        }
+        if case == 4 {
+            request.qpc.primary_address_path.rmac[5] ^= 0x40;
         }
         rig.command(request).unwrap();
         rig.command(rig.rtr2rts(a.qpn)).unwrap();
@@ -604,4 +607,21 @@ fn a_reset_qp_starts_over() {
         }
         rig.assert_no_findings();
     }
+}
+
+#[test]
+fn by_command_wqes_that_were_recorded_but_never_rung_are_flushed() {
+    let rig = Rig::new();
+    let mut cq = rig.cq(4);
+    let (mut a, _b) = rig.pair(&cq, 4);
+    a.nop(&rig);
+    a.nop(&rig);
+    a.dbr(&rig);
+    a.nop(&rig);
+    rig.to_error(a.qpn);
+    rig.run();
+    assert_eq!(cq.error(&rig), (0x05, 0xf5, 0));
+    assert_eq!(cq.error(&rig), (0x05, 0xf9, 1));
+    cq.assert_empty(&rig);
+    rig.assert_no_findings();
 }

@@ -172,3 +172,18 @@ fn the_port_has_gids_of_its_link_layer() {
     );
     assert_eq!(rig.nic().query_gid(1, 1), Ok(None));
 }
+
+#[test]
+fn a_qp_destroyed_with_work_in_its_queue_leaves_none_behind() {
+    let rig = Rig::new();
+    let mut cq = rig.cq(4);
+    let (mut a, b) = rig.pair(&cq, 4);
+    a.nop(&rig);
+    a.ring(&rig);
+    rig.to_error(b.qpn);
+    rig.command(destroy_qp::In { qpn: a.qpn }).unwrap();
+    rig.command(destroy_qp::In { qpn: b.qpn }).unwrap();
+    assert_eq!(rig.run(), 0);
+    cq.assert_empty(&rig);
+    rig.assert_no_findings();
+}

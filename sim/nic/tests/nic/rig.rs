@@ -3,7 +3,8 @@
 use std::sync::{Arc, Mutex};
 
 use warpverbs_sim_bus::{
-    Access, Agent, Bus, Fault, FaultKind, FenceKind, Memory, RmwOp, Scope, Space, bar_base,
+    Access, Agent, Bus, Fault, FaultKind, FenceKind, Memory, Order, Purpose, RmwOp, Scope, Space,
+    bar_base,
 };
 use warpverbs_sim_nic::{
     CommandError, DmaRange, FindingKind, MrKeys, NicConfig, NicModel, UarKind, access,
@@ -21,19 +22,46 @@ use warpverbs_wire::wqe::{Control, DataPointer, Opcode, RemoteAddress, SIGNALLED
 pub(crate) const ALL_RIGHTS: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ;
 pub(crate) const PAGE_4K: u64 = 1 << 12;
 
+/// Accesses of the NIC since the trace was last taken.
+pub(crate) type Trace = Arc<Mutex<Vec<Traced>>>;
+
+/// One access of the NIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Traced {
+    pub(crate) write: bool,
+    pub(crate) purpose: Purpose,
+    pub(crate) relaxed_ordering: bool,
+    pub(crate) addr: u64,
+    pub(crate) len: usize,
+}
+
 /// Flat memory that hands out addresses and never reuses them.
 struct Flat {
+    trace: Trace,
     bytes: Vec<u8>,
     live: Vec<(u64, u64)>,
     next: u64,
 }
 
 impl Flat {
-    fn new(len: usize) -> Self {
+    fn new(len: usize, trace: Trace) -> Self {
         Self {
+            trace,
             bytes: vec![0; len],
             live: vec![],
             next: Space::Device.base(),
+        }
+    }
+
+    fn note(&self, access: Access, write: bool, addr: u64, len: usize) {
+        if matches!(access.agent, Agent::Device(_)) {
+            self.trace.lock().unwrap().push(Traced {
+                write,
+                purpose: access.purpose,
+                relaxed_ordering: access.order == Order::Weak,
+                addr,
+                len,
+            });
         }
     }
 
@@ -81,11 +109,13 @@ impl Memory for Flat {
         unimplemented!("no scalar access in these tests")
     }
     fn fence(&mut self, _: Agent, _: FenceKind, _: Scope) {}
-    fn read(&mut self, _: Access, addr: u64, bytes: &mut [u8]) -> Result<(), Fault> {
+    fn read(&mut self, access: Access, addr: u64, bytes: &mut [u8]) -> Result<(), Fault> {
+        self.note(access, false, addr, bytes.len());
         bytes.copy_from_slice(self.at(addr, bytes.len())?);
         Ok(())
     }
-    fn write(&mut self, _: Access, addr: u64, bytes: &[u8]) -> Result<(), Fault> {
+    fn write(&mut self, access: Access, addr: u64, bytes: &[u8]) -> Result<(), Fault> {
+        self.note(access, true, addr, bytes.len());
         self.at(addr, bytes.len())?.copy_from_slice(bytes);
         Ok(())
     }
@@ -100,6 +130,7 @@ pub(crate) struct Rig {
     pub(crate) nic: Arc<Mutex<NicModel>>,
     pub(crate) pd: u32,
     pub(crate) uar: u32,
+    trace: Trace,
 }
 
 /// A completion queue and its reader.
@@ -142,17 +173,29 @@ impl Rig {
     }
 
     pub(crate) fn with(config: NicConfig) -> Self {
-        let bus = Bus::new(Box::new(Flat::new(64 << 20)));
+        let trace = Trace::default();
+        let bus = Bus::new(Box::new(Flat::new(64 << 20, trace.clone())));
         let mut model = NicModel::new(config);
         let pd = model.alloc_pd().unwrap();
         let uar = model.alloc_uar(UarKind::NonCachedDedicated).unwrap();
         let nic = Arc::new(Mutex::new(model));
         assert_eq!(bus.attach(nic.clone()), 0);
-        Self { bus, nic, pd, uar }
+        Self {
+            bus,
+            nic,
+            pd,
+            uar,
+            trace,
+        }
     }
 
     pub(crate) fn nic(&self) -> std::sync::MutexGuard<'_, NicModel> {
         self.nic.lock().unwrap()
+    }
+
+    /// The NIC's accesses since the last call.
+    pub(crate) fn take_trace(&self) -> Vec<Traced> {
+        std::mem::take(&mut self.trace.lock().unwrap())
     }
 
     pub(crate) fn alloc(&self, len: u64) -> u64 {

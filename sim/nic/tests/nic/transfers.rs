@@ -1,6 +1,7 @@
 //! RDMA WRITE, inline WRITE, READ, NOP and DUMP between QPs of one NIC.
 
-use warpverbs_sim_nic::NicConfig;
+use warpverbs_sim_bus::Purpose;
+use warpverbs_sim_nic::{NicConfig, access};
 use warpverbs_wire::prm::query_special_contexts;
 use warpverbs_wire::wqe::{FENCE, Opcode, SIGNALLED};
 
@@ -320,4 +321,47 @@ fn queues_may_start_inside_a_umem_at_a_multiple_of_64_bytes() {
         assert_eq!(cq.success(&rig).wqe_counter, index);
     }
     rig.assert_no_findings();
+}
+
+#[test]
+fn payload_comes_before_the_cqe_and_its_last_word_last() {
+    for rights in [ALL_RIGHTS, ALL_RIGHTS | access::RELAXED_ORDERING] {
+        let rig = Rig::new();
+        let mut cq = rig.cq(4);
+        let (mut a, _b) = rig.pair(&cq, 4);
+        let (source, target) = (rig.mr(4096, 0), rig.mr(4096, rights));
+        a.write(&rig, source.piece(0, 1500), target.piece(0, 1500));
+        a.ring(&rig);
+        rig.take_trace();
+        rig.run();
+        let seen: Vec<_> = rig
+            .take_trace()
+            .iter()
+            .map(|access| {
+                (
+                    access.write,
+                    access.purpose,
+                    access.relaxed_ordering,
+                    access.addr,
+                    access.len,
+                )
+            })
+            .collect();
+        let relaxed = rights & access::RELAXED_ORDERING != 0;
+        assert_eq!(
+            seen,
+            [
+                (false, Purpose::Dbr, false, a.dbr + 4, 4),
+                (false, Purpose::Wqe, false, a.ring, 64),
+                // The path MTU is 1024.
+                (false, Purpose::Payload, false, source.addr, 1024),
+                (true, Purpose::Payload, relaxed, target.addr, 1024),
+                (false, Purpose::Payload, false, source.addr + 1024, 476),
+                (true, Purpose::Payload, relaxed, target.addr + 1024, 476),
+                (true, Purpose::Cqe, false, cq.ring, 56),
+                (true, Purpose::Cqe, false, cq.ring + 56, 8),
+            ]
+        );
+        cq.success(&rig);
+    }
 }
