@@ -37,14 +37,14 @@ macro_rules! int {
             fn wide(self) -> i128 {
                 i128::from(self)
             }
-            // Division by zero is unspecified (PTX ISA, "div", "rem"); GPUs give all ones and the dividend (assumed).
+            // Division by zero is unspecified (PTX ISA, "div", "rem"); ptxas folds both to all ones.
             #[inline]
             fn div(self, by: Self) -> Self {
                 if by == 0 { !0 } else { self.wrapping_div(by) }
             }
             #[inline]
             fn rem(self, by: Self) -> Self {
-                if by == 0 { self } else { self.wrapping_rem(by) }
+                if by == 0 { !0 } else { self.wrapping_rem(by) }
             }
         }
     )*};

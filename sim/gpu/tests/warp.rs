@@ -26,10 +26,7 @@ fn shuffles_in_all_modes() {
         )
     };
     let expect = |f: &dyn Fn(u64) -> (u64, bool)| -> Vec<u64> {
-        (0..32)
-            .map(f)
-            .map(|(v, p)| v * 10 + u64::from(p))
-            .collect()
+        (0..32).map(f).map(|(v, p)| v * 10 + u64::from(p)).collect()
     };
     // `up` takes clamp 0: lanes below the distance keep their own.
     assert_eq!(
