@@ -2,6 +2,7 @@
 //!
 //! `mix` is what a kernel's inner loop is made of: address arithmetic, a byte swap, loads, stores, a compare and a
 //! branch. `spin` is 64 threads that poll a word nobody writes until their bound is reached: what waiting costs.
+#![allow(missing_docs, reason = "criterion's macro makes a public function")]
 
 use std::hint::black_box;
 use std::sync::Arc;

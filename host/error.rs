@@ -3,12 +3,14 @@
 //! Knows: every way in which this crate refuses or fails.
 //! Must not know: how a driver found out.
 
+use std::fmt;
 use std::time::Duration;
 
 use warpverbs_wire::abi;
 
 use crate::driver::{DriverError, DriverErrorKind};
 use crate::export::QpFault;
+use crate::stall::Stall;
 
 /// A result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -98,7 +100,8 @@ pub enum Error {
     },
     /// A kernel's thread did not complete its operations.
     #[error(
-        "thread {thread} of {kernel}: {reason}; {completed} of {expected} operations completed"
+        "thread {thread} of {kernel}: {reason}; {completed} of {expected} operations completed{}",
+        Why(.stall)
     )]
     Thread {
         /// The kernel.
@@ -111,7 +114,21 @@ pub enum Error {
         completed: u64,
         /// Operations that it was to do.
         expected: u64,
+        /// If its wait reached the deadline: a QP, by number, and why nothing completed on it.
+        stall: Option<Box<(u32, Stall)>>,
     },
+}
+
+/// Display of a stall, behind the sentence that it explains.
+struct Why<'a>(&'a Option<Box<(u32, Stall)>>);
+
+impl fmt::Display for Why<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(stalled) => write!(f, "; on QP {:#x} {}", stalled.0, stalled.1),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Why a thread of a provided kernel ended early.

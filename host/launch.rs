@@ -234,6 +234,11 @@ impl Launch {
         Ok(stream.gpu.driver().counters(stream.handle))
     }
 
+    /// The QPs that its view keeps.
+    pub(crate) fn qps(&self) -> &[ExportedQp] {
+        &self.qps
+    }
+
     /// Tells the launch's QPs to stop. Its waits end at their next look at the stop word.
     pub fn stop(&self) -> Result<()> {
         self.qps.iter().try_for_each(ExportedQp::stop)

@@ -65,6 +65,7 @@ mod launch;
 mod module;
 pub mod ptx;
 mod resource;
+mod stall;
 mod teardown;
 
 pub use connect::InfoError;
@@ -80,6 +81,7 @@ pub use resource::{
     Capabilities, Context, CqForm, GpuContext, GpuMemory, HostMemory, Mr, Pd, QpConfig, QueuePair,
     RemoteMr,
 };
+pub use stall::Stall;
 pub use teardown::Retained;
 /// The byte layouts that this crate shares with kernels and NICs.
 pub use warpverbs_wire as wire;

@@ -433,7 +433,7 @@ fn a_flipped_byte_of_a_wqe_is_found() {
 }
 
 #[test]
-fn a_corrupt_owner_bit_ends_the_run() {
+fn a_corrupt_owner_bit_ends_the_run_and_is_named() {
     let options = Options {
         iters: 10,
         ..Options::default()
@@ -451,7 +451,10 @@ fn a_corrupt_owner_bit_ends_the_run() {
     let report = bench.run(&options).unwrap().report.unwrap();
     assert_eq!(report.threads[0].completed, 4);
     assert_eq!(report.threads[0].error, Some(ThreadError::Timeout));
-    assert_eq!(report.check().unwrap_err().kind(), ErrorKind::Timeout);
+    let error = report.check().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    let named = "CQE 4 names WQE 4, which is outstanding, but has owner bit 1 where its lap has 0";
+    assert!(error.to_string().contains(named), "{error}");
 }
 
 #[test]

@@ -5,13 +5,14 @@
 
 use std::time::Duration;
 
-use warpverbs_wire::abi::{self, Outcome, ThreadResult};
+use warpverbs_wire::abi::{self, FaultCause, Outcome, ThreadResult};
 
 use crate::driver::LaunchCounters;
 use crate::error::{Error, Result, ThreadError};
 use crate::export::{QpFault, QpStatus};
 use crate::launch::Launch;
 use crate::resource::{GpuContext, GpuMemory};
+use crate::stall::{self, Stall};
 
 /// A run of a provided kernel.
 #[derive(Debug)]
@@ -33,6 +34,8 @@ pub struct RunReport {
     pub threads: Vec<ThreadReport>,
     /// What the threads executed, where the GPU can count.
     pub counters: Option<LaunchCounters>,
+    /// If a thread's wait reached its deadline: the QPs, by number, on which something is outstanding, and why.
+    pub stalls: Vec<(u32, Stall)>,
 }
 
 /// What one thread reported.
@@ -55,12 +58,30 @@ impl Run {
     /// wait again, or [`Self::stop`] it first.
     pub fn wait(&mut self, deadline: Duration) -> Result<RunReport> {
         let counters = self.launch.wait(deadline)?;
+        let threads = self.results.read()?;
+        let stalls = if threads.iter().any(ThreadReport::waited_in_vain) {
+            self.stalls()?
+        } else {
+            Vec::new()
+        };
         Ok(RunReport {
             kernel: self.kernel,
             expected: self.expected,
-            threads: self.results.read()?,
+            threads,
             counters,
+            stalls,
         })
+    }
+
+    fn stalls(&self) -> Result<Vec<(u32, Stall)>> {
+        let mut stalls = Vec::new();
+        for qp in self.launch.qps() {
+            match stall::diagnose(qp)? {
+                Stall::None => {}
+                stall => stalls.push((qp.qpn(), stall)),
+            }
+        }
+        Ok(stalls)
     }
 
     /// True if the kernel has finished. Never blocks.
@@ -90,6 +111,7 @@ impl RunReport {
                 reason,
                 completed: report.completed,
                 expected: self.expected,
+                stall: self.stalls.first().copied().map(Box::new),
             }),
         }
     }
@@ -113,6 +135,16 @@ impl RunReport {
             Some(ThreadError::Fault(fault)) => Some(fault),
             _ => None,
         })
+    }
+}
+
+impl ThreadReport {
+    fn waited_in_vain(&self) -> bool {
+        match self.error {
+            Some(ThreadError::Timeout) => true,
+            Some(ThreadError::Fault(fault)) => fault.cause == FaultCause::Abandoned,
+            _ => false,
+        }
     }
 }
 

@@ -166,6 +166,17 @@ impl Queues {
         self.memory.write(self.layout.handle, fixed)
     }
 
+    /// CQEs of the CQ; 1 if it is collapsed.
+    pub(crate) fn cq_depth(&self) -> u32 {
+        self.layout.cq_depth
+    }
+
+    /// Reads the CQE of a CQ index.
+    pub(crate) fn read_cqe(&self, index: u64, bytes: &mut [u8; CQE]) -> Result<()> {
+        let at = index % u64::from(self.layout.cq_depth) * CQE as u64;
+        self.memory.read(self.layout.cq + at, bytes)
+    }
+
     /// Reads the handle.
     pub(crate) fn read_handle(&self) -> Result<QpHandle> {
         let mut bytes = [0; QpHandle::LEN];

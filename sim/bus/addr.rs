@@ -64,7 +64,10 @@ mod tests {
         assert_eq!(region_of(space_base(4)), Region::Simulated);
         assert_eq!(
             region_of(bar_base(3) + 0x1000),
-            Region::Bar { device: 3, offset: 0x1000 }
+            Region::Bar {
+                device: 3,
+                offset: 0x1000
+            }
         );
         assert_eq!(region_of(0xffff_8000_0000_0000), Region::Host);
     }

@@ -55,7 +55,11 @@ impl fmt::Display for Fault {
             FaultKind::OutOfMemory => "out of memory",
             FaultKind::Refused => "refused",
         };
-        write!(f, "{kind}: {} bytes at {:#x}: {}", self.len, self.addr, self.detail)
+        write!(
+            f,
+            "{kind}: {} bytes at {:#x}: {}",
+            self.len, self.addr, self.detail
+        )
     }
 }
 

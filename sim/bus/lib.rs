@@ -215,10 +215,20 @@ mod tests {
         }
         fn fence(&mut self, _: Agent, _: FenceKind, _: Scope) {}
         fn read(&mut self, _: Access, addr: u64, b: &mut [u8]) -> Result<(), Fault> {
-            Err(Fault::new(FaultKind::Unmapped, addr, b.len() as u64, "none"))
+            Err(Fault::new(
+                FaultKind::Unmapped,
+                addr,
+                b.len() as u64,
+                "none",
+            ))
         }
         fn write(&mut self, _: Access, addr: u64, b: &[u8]) -> Result<(), Fault> {
-            Err(Fault::new(FaultKind::Unmapped, addr, b.len() as u64, "none"))
+            Err(Fault::new(
+                FaultKind::Unmapped,
+                addr,
+                b.len() as u64,
+                "none",
+            ))
         }
         fn describe(&self, _: u64) -> String {
             String::new()
@@ -228,8 +238,14 @@ mod tests {
     #[test]
     fn an_mmio_store_reaches_the_device_that_owns_the_address() {
         let bus = Bus::new(Box::new(NoMemory));
-        let first = Arc::new(Mutex::new(Echo { seen: vec![], steps: 0 }));
-        let second = Arc::new(Mutex::new(Echo { seen: vec![], steps: 0 }));
+        let first = Arc::new(Mutex::new(Echo {
+            seen: vec![],
+            steps: 0,
+        }));
+        let second = Arc::new(Mutex::new(Echo {
+            seen: vec![],
+            steps: 0,
+        }));
         assert_eq!(bus.attach(first.clone()), 0);
         assert_eq!(bus.attach(second.clone()), 1);
         bus.lock()
@@ -244,8 +260,14 @@ mod tests {
     #[test]
     fn devices_run_until_idle_or_until_the_budget_is_spent() {
         let bus = Bus::new(Box::new(NoMemory));
-        bus.attach(Arc::new(Mutex::new(Echo { seen: vec![], steps: 5 })));
-        bus.attach(Arc::new(Mutex::new(Echo { seen: vec![], steps: 2 })));
+        bus.attach(Arc::new(Mutex::new(Echo {
+            seen: vec![],
+            steps: 5,
+        })));
+        bus.attach(Arc::new(Mutex::new(Echo {
+            seen: vec![],
+            steps: 2,
+        })));
         assert_eq!(bus.lock().run_devices(4), 4);
         assert_eq!(bus.lock().run_devices(100), 3);
         assert_eq!(bus.lock().step_device(9), Step::Idle);

@@ -109,7 +109,11 @@ impl RmwOp {
     /// The new value of a `size`-byte word that holds `old`.
     pub fn apply(self, size: u32, old: u64, a: u64, b: u64) -> u64 {
         let bits = size.min(8) * 8;
-        let mask = if bits == 64 { u64::MAX } else { (1 << bits) - 1 };
+        let mask = if bits == 64 {
+            u64::MAX
+        } else {
+            (1 << bits) - 1
+        };
         let signed = |v: u64| ((v << (64 - bits)) as i64) >> (64 - bits);
         let (old, a, b) = (old & mask, a & mask, b & mask);
         let new = match self {
@@ -230,7 +234,11 @@ mod tests {
             (RmwOp::Dec, 4, 3, 7, 0, 2),
             (RmwOp::Exch, 2, 1, 0x1_0002, 0, 2),
         ] {
-            assert_eq!(op.apply(size, old, a, b), new, "{op:?} {size} {old:#x} {a:#x}");
+            assert_eq!(
+                op.apply(size, old, a, b),
+                new,
+                "{op:?} {size} {old:#x} {a:#x}"
+            );
         }
     }
 }

@@ -19,7 +19,8 @@ pub struct GpuConfig {
     /// How lanes are scheduled.
     pub scheduler: Scheduler,
     /// Steps without progress after which a run is reported as a livelock. Progress is a thread that ends, a block that
-    /// starts, a device that takes a step, or a store to a device register.
+    /// starts, a device that takes a step, or a store to a device register; stores to memory are not, since a thread that
+    /// waits may store too. A kernel that computes for longer needs a larger budget.
     pub step_budget: u64,
     /// Multiprocessors.
     pub sms: u32,

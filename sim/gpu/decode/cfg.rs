@@ -117,7 +117,7 @@ pub(super) fn post_dominators(code: &[Instr], tables: &[Vec<u32>]) -> Vec<u32> {
 
 fn intersect(idom: &[u32], number: &[u32], mut a: u32, mut b: u32) -> u32 {
     while a != b {
-        while number[a as usize] > number[b as usize] {
+        while number[a as usize] < number[b as usize] {
             a = idom[a as usize];
         }
         while number[b as usize] < number[a as usize] {

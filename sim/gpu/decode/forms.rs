@@ -6,7 +6,7 @@
 //! A pattern is a list of groups of modifiers in their order; `a|b` means one of them, `[a|b]` one or none, `$NAME` stands
 //! for a set in [`SETS`]. The table is the decoder's only source of syntax, and the coverage page is printed from it.
 
-use super::build::{alu, flow, memory, warp};
+use super::build::{alu, compare, flow, memory, moves, warp};
 use super::context::{Cx, Mods};
 use crate::error::LoadError;
 use crate::ir::Op;
@@ -148,39 +148,44 @@ pub(super) const FORMS: &[Form] = &[
         alu::prmt,
     ),
     // Comparison and selection.
-    form("setp", "$CMP $BITS|$INT", "p[|q], a, b", alu::setp),
+    form("setp", "$CMP $BITS|$INT", "p[|q], a, b", compare::setp),
     form(
         "setp",
         "$CMP $BOOL $BITS|$INT",
         "p[|q], a, b, [!]c",
-        alu::setp,
+        compare::setp,
     ),
-    form("setp", "$FCMP $FLOAT", "p[|q], a, b", alu::setp),
-    form("setp", "$FCMP $BOOL $FLOAT", "p[|q], a, b, [!]c", alu::setp),
-    form("set", "$CMP u32|s32 $BITS|$INT", "d, a, b", alu::set),
+    form("setp", "$FCMP $FLOAT", "p[|q], a, b", compare::setp),
+    form(
+        "setp",
+        "$FCMP $BOOL $FLOAT",
+        "p[|q], a, b, [!]c",
+        compare::setp,
+    ),
+    form("set", "$CMP u32|s32 $BITS|$INT", "d, a, b", compare::set),
     form(
         "set",
         "$CMP $BOOL u32|s32 $BITS|$INT",
         "d, a, b, [!]c",
-        alu::set,
+        compare::set,
     ),
-    form("set", "$FCMP u32|s32 $FLOAT", "d, a, b", alu::set),
-    form("selp", "$ANY", "d, a, b, p", alu::selp),
-    form("slct", "$ANY s32", "d, a, b, c", alu::slct),
+    form("set", "$FCMP u32|s32 $FLOAT", "d, a, b", compare::set),
+    form("selp", "$ANY", "d, a, b, p", compare::selp),
+    form("slct", "$ANY s32", "d, a, b, c", compare::slct),
     // Data movement.
     form(
         "mov",
         "$ANY|pred",
         "d, a (vectors pack and unpack; symbols give addresses)",
-        alu::mov,
+        moves::mov,
     ),
-    form("cvt", "[sat] $INT8 $INT8", "d, a", alu::cvt),
-    form("cvt", "f64 f32", "d, a", alu::cvt),
-    form("cvt", "rn f32 f64", "d, a", alu::cvt),
-    form("cvt", "rn $FLOAT $INT8", "d, a", alu::cvt),
-    form("cvt", "$RI $INT8 $FLOAT", "d, a", alu::cvt),
-    form("cvt", "$RI f32 f32", "d, a", alu::cvt),
-    form("cvt", "$RI f64 f64", "d, a", alu::cvt),
+    form("cvt", "[sat] $INT8 $INT8", "d, a", moves::cvt),
+    form("cvt", "f64 f32", "d, a", moves::cvt),
+    form("cvt", "rn f32 f64", "d, a", moves::cvt),
+    form("cvt", "rn $FLOAT $INT8", "d, a", moves::cvt),
+    form("cvt", "$RI $INT8 $FLOAT", "d, a", moves::cvt),
+    form("cvt", "$RI f32 f32", "d, a", moves::cvt),
+    form("cvt", "$RI f64 f64", "d, a", moves::cvt),
     form("cvta", "[to] $SS u64", "d, a", memory::cvta),
     form("isspacep", "$SS", "p, a", memory::isspacep),
     // Memory.

@@ -21,7 +21,7 @@ use crate::window::RegisterWindow;
 /// [`Memory`]: warpverbs_sim_bus::Memory
 pub(crate) const PARAM_WINDOW: u64 = access::PARAM_WINDOW;
 
-/// One burst in this many ends after a strong access or a fence, so that other agents act between two of them.
+/// One strong access or fence in this many ends the burst, so that other agents act between two of them.
 const BREAK_AFTER_STRONG: u32 = 4;
 
 /// What a burst may touch beside its thread.
@@ -132,6 +132,7 @@ fn run_frame(
         return fail(FailureKind::BadBranch, "frame without slots");
     };
     let mut pc = thread.pc;
+    // Every slot of an operation lies in its function's template, which the frame was made from: this cannot fail.
     macro_rules! r {
         ($reg:expr) => {
             regs[usize::from($reg)]

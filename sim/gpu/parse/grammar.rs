@@ -1,20 +1,12 @@
-//! Tokens to a syntax tree.
+//! Modules: directives, kernels and functions.
 //!
-//! Knows: directives, declarations, statements and operands.
-//! Must not know: instructions.
+//! Knows: what stands outside of bodies.
+//! Must not know: statements or instructions.
 
-use super::ast::{Func, Init, Instr, Linkage, Module, Operand, Stmt, StmtKind, Ty, Var, VarSpace};
-use super::lex::{Spanned, Token, lex};
+use super::ast::{Func, Linkage, Module, Var, VarSpace};
+use super::cursor::{Parsed, Parser};
+use super::lex::{Token, lex};
 use crate::error::LoadError;
-
-type Parsed<T> = Result<T, LoadError>;
-
-/// Largest variable, so that sizes cannot overflow.
-const MAX_VAR_BYTES: u64 = 1 << 32;
-/// Largest number of registers that one declaration makes.
-const MAX_REGISTERS: u64 = 1 << 16;
-/// Deepest nesting of initialisers and bodies.
-const MAX_DEPTH: u32 = 32;
 
 /// Parses a whole module.
 pub(crate) fn parse(source: &str) -> Parsed<Module<'_>> {
@@ -23,96 +15,8 @@ pub(crate) fn parse(source: &str) -> Parsed<Module<'_>> {
     parser.module().map_err(|e| e.with_source(source))
 }
 
-struct Parser<'a> {
-    tokens: Vec<Spanned<'a>>,
-    at: usize,
-}
-
 impl<'a> Parser<'a> {
-    fn peek(&self) -> &Token<'a> {
-        self.tokens
-            .get(self.at)
-            .map_or(&Token::End, |(token, _)| token)
-    }
-
-    fn peek_ahead(&self) -> &Token<'a> {
-        self.tokens
-            .get(self.at + 1)
-            .map_or(&Token::End, |(token, _)| token)
-    }
-
-    fn line(&self) -> u32 {
-        self.tokens
-            .get(self.at)
-            .or(self.tokens.last())
-            .map_or(1, |(_, line)| *line)
-    }
-
-    fn next(&mut self) -> Token<'a> {
-        let token = self.peek().clone();
-        self.at += 1;
-        token
-    }
-
-    fn fail<T>(&self, message: impl Into<String>) -> Parsed<T> {
-        Err(LoadError::new(self.line(), message))
-    }
-
-    fn accept(&mut self, mark: char) -> bool {
-        let hit = *self.peek() == Token::Mark(mark);
-        if hit {
-            self.at += 1;
-        }
-        hit
-    }
-
-    fn expect(&mut self, mark: char) -> Parsed<()> {
-        if self.accept(mark) {
-            Ok(())
-        } else {
-            self.fail(format!("`{mark}` expected, found {}", self.found()))
-        }
-    }
-
-    fn found(&self) -> String {
-        match self.peek() {
-            Token::Word(word) => format!("`{word}`"),
-            Token::Dot(word) => format!("`.{word}`"),
-            Token::Int(value) => format!("`{value}`"),
-            Token::F32(_) | Token::F64(_) => "a float".into(),
-            Token::Text => "a string".into(),
-            Token::Mark(mark) => format!("`{mark}`"),
-            Token::Phase(_) => "a phase marker".into(),
-            Token::End => "the end of the text".into(),
-        }
-    }
-
-    fn word(&mut self) -> Parsed<&'a str> {
-        match *self.peek() {
-            Token::Word(word) => {
-                self.at += 1;
-                Ok(word)
-            }
-            _ => self.fail(format!("name expected, found {}", self.found())),
-        }
-    }
-
-    fn int(&mut self) -> Parsed<u64> {
-        match *self.peek() {
-            Token::Int(value) => {
-                self.at += 1;
-                Ok(value)
-            }
-            _ => self.fail(format!("number expected, found {}", self.found())),
-        }
-    }
-
-    fn small(&mut self) -> Parsed<u32> {
-        let line = self.line();
-        u32::try_from(self.int()?).map_err(|_| LoadError::new(line, "number out of range"))
-    }
-
-    fn module(&mut self) -> Parsed<Module<'a>> {
+    pub(super) fn module(&mut self) -> Parsed<Module<'a>> {
         let mut module = Module::default();
         let (mut version, mut target, mut size) = (false, false, false);
         loop {
@@ -161,7 +65,7 @@ impl<'a> Parser<'a> {
         Ok(module)
     }
 
-    fn target(&mut self) -> Parsed<()> {
+    pub(super) fn target(&mut self) -> Parsed<()> {
         loop {
             let name = self.word()?;
             let known = name.strip_prefix("sm_").is_some_and(|rest| {
@@ -180,7 +84,7 @@ impl<'a> Parser<'a> {
     }
 
     /// `.file index "name" [, timestamp, size]`
-    fn file(&mut self) -> Parsed<()> {
+    pub(super) fn file(&mut self) -> Parsed<()> {
         self.at += 1;
         self.int()?;
         if self.next() != Token::Text {
@@ -194,7 +98,7 @@ impl<'a> Parser<'a> {
     }
 
     /// `.loc file line column [, function_name label, inlined_at file line column]`
-    fn loc(&mut self) -> Parsed<()> {
+    pub(super) fn loc(&mut self) -> Parsed<()> {
         self.at += 1;
         for _ in 0..3 {
             self.int()?;
@@ -222,7 +126,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Pragmas are hints to ptxas (PTX ISA, ".pragma"): none changes what a program means.
-    fn pragma(&mut self) -> Parsed<()> {
+    pub(super) fn pragma(&mut self) -> Parsed<()> {
         self.at += 1;
         loop {
             if self.next() != Token::Text {
@@ -235,7 +139,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn declaration(&mut self, module: &mut Module<'a>) -> Parsed<()> {
+    pub(super) fn declaration(&mut self, module: &mut Module<'a>) -> Parsed<()> {
         let mut linkage = Linkage::Here;
         loop {
             match *self.peek() {
@@ -277,213 +181,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// One or more variables of one declaration, `;` included.
-    fn vars(
-        &mut self,
-        space: VarSpace,
-        linkage: Linkage,
-        mut keep: impl FnMut(Var<'a>),
-    ) -> Parsed<()> {
-        let (align, ty) = self.align_and_type()?;
-        loop {
-            keep(self.var(space, linkage, align, ty)?);
-            if !self.accept(',') {
-                return self.expect(';');
-            }
-        }
-    }
-
-    fn align_and_type(&mut self) -> Parsed<(u32, Ty)> {
-        let mut align = None;
-        loop {
-            match *self.peek() {
-                Token::Dot("align") => {
-                    self.at += 1;
-                    align = Some(self.alignment()?);
-                }
-                Token::Dot(name) => {
-                    let Some(ty) = Ty::from_name(name) else {
-                        return self.fail(format!("unsupported type or attribute `.{name}`"));
-                    };
-                    self.at += 1;
-                    return Ok((align.unwrap_or(u32::from(ty.bytes())), ty));
-                }
-                _ => return self.fail(format!("type expected, found {}", self.found())),
-            }
-        }
-    }
-
-    fn alignment(&mut self) -> Parsed<u32> {
-        let align = self.small()?;
-        if align.is_power_of_two() && align <= 1 << 16 {
-            Ok(align)
-        } else {
-            self.at -= 1;
-            self.fail("alignment is not a power of two up to 65536")
-        }
-    }
-
-    /// Name, dimensions and initialiser.
-    fn var(&mut self, space: VarSpace, linkage: Linkage, align: u32, ty: Ty) -> Parsed<Var<'a>> {
-        let line = self.line();
-        if ty == Ty::Pred {
-            return self.fail("a predicate cannot be a variable");
-        }
-        let name = self.word()?;
-        let element = u64::from(ty.bytes());
-        let mut dims: Vec<Option<u64>> = Vec::new();
-        while self.accept('[') {
-            if self.accept(']') {
-                if !dims.is_empty() {
-                    return self.fail("only the first dimension may be left open");
-                }
-                dims.push(None);
-            } else {
-                dims.push(Some(self.int()?));
-                self.expect(']')?;
-            }
-        }
-        let mut inner = 1u64;
-        for dim in dims.iter().skip(1).flatten() {
-            inner = inner.saturating_mul(*dim);
-        }
-        let mut init = Vec::new();
-        let mut count = match dims.first() {
-            None => Some(1),
-            Some(first) => first.map(|n| n.saturating_mul(inner)),
-        };
-        if self.accept('=') {
-            if !matches!(space, VarSpace::Global | VarSpace::Const) {
-                return self.fail("only global and constant variables can be initialised");
-            }
-            let strides = strides(&dims);
-            let end = self.initialiser(ty, &strides, 0, 0, &mut init)?;
-            let limit = count.get_or_insert(end.next_multiple_of(inner.max(1)));
-            if end > *limit {
-                return Err(LoadError::new(line, "more initial values than elements"));
-            }
-        }
-        let bytes = count.map(|n| n.saturating_mul(element));
-        if bytes.is_some_and(|b| b > MAX_VAR_BYTES) {
-            return Err(LoadError::new(line, "variable is too large"));
-        }
-        Ok(Var {
-            line,
-            space,
-            linkage,
-            align: align.max(u32::from(ty.bytes())),
-            ty,
-            name,
-            bytes,
-            init,
-        })
-    }
-
-    /// One initialiser, nested lists included; returns the index after its last element. `strides` are the elements
-    /// that one step of each open dimension skips.
-    fn initialiser(
-        &mut self,
-        ty: Ty,
-        strides: &[u64],
-        at: u64,
-        depth: u32,
-        out: &mut Vec<(u64, Init<'a>)>,
-    ) -> Parsed<u64> {
-        if !self.accept('{') {
-            out.push((at, self.init_value(ty)?));
-            return Ok(at + 1);
-        }
-        if depth >= MAX_DEPTH {
-            return self.fail("initialiser is nested too deeply");
-        }
-        let stride = strides.first().copied().unwrap_or(1);
-        let mut next = at;
-        if self.accept('}') {
-            return Ok(at);
-        }
-        loop {
-            let nested = *self.peek() == Token::Mark('{');
-            let end =
-                self.initialiser(ty, strides.get(1..).unwrap_or(&[]), next, depth + 1, out)?;
-            next = if nested {
-                next.saturating_add(stride).max(end)
-            } else {
-                end
-            };
-            if self.accept('}') {
-                return Ok(next);
-            }
-            self.expect(',')?;
-        }
-    }
-
-    fn init_value(&mut self, ty: Ty) -> Parsed<Init<'a>> {
-        match *self.peek() {
-            Token::Word("generic") if *self.peek_ahead() == Token::Mark('(') => {
-                self.at += 2;
-                let symbol = self.word()?;
-                self.expect(')')?;
-                let offset = self.offset()?;
-                Ok(Init::Address {
-                    symbol,
-                    offset,
-                    generic: true,
-                })
-            }
-            Token::Word(symbol) => {
-                self.at += 1;
-                let offset = self.offset()?;
-                Ok(Init::Address {
-                    symbol,
-                    offset,
-                    generic: false,
-                })
-            }
-            _ => {
-                let line = self.line();
-                let bits = match self.literal()? {
-                    Operand::Int(value) => fit(value, ty.bits()),
-                    Operand::F32(bits) if ty == Ty::F32 || ty == Ty::B32 => Some(u64::from(bits)),
-                    Operand::F64(bits) if ty == Ty::F64 || ty == Ty::B64 => Some(bits),
-                    _ => None,
-                };
-                match bits {
-                    Some(bits) => Ok(Init::Bits(bits)),
-                    None => Err(LoadError::new(line, "initial value does not fit its type")),
-                }
-            }
-        }
-    }
-
-    /// `+n`, `-n`, `+-n` or nothing.
-    fn offset(&mut self) -> Parsed<i64> {
-        let plus = self.accept('+');
-        let minus = self.accept('-');
-        if !plus && !minus {
-            return Ok(0);
-        }
-        let line = self.line();
-        let value =
-            i64::try_from(self.int()?).map_err(|_| LoadError::new(line, "offset out of range"))?;
-        Ok(if minus { -value } else { value })
-    }
-
-    fn literal(&mut self) -> Parsed<Operand<'a>> {
-        let minus = self.accept('-');
-        let operand = match self.next() {
-            Token::Int(value) if minus => Operand::Int(-i128::from(value)),
-            Token::Int(value) => Operand::Int(i128::from(value)),
-            Token::F32(bits) if !minus => Operand::F32(bits),
-            Token::F64(bits) if !minus => Operand::F64(bits),
-            _ => {
-                self.at -= 1;
-                return self.fail(format!("operand expected, found {}", self.found()));
-            }
-        };
-        Ok(operand)
-    }
-
-    fn func(&mut self, is_kernel: bool) -> Parsed<Func<'a>> {
+    pub(super) fn func(&mut self, is_kernel: bool) -> Parsed<Func<'a>> {
         let line = self.line();
         let mut returns = Vec::new();
         if *self.peek() == Token::Dot("attribute") {
@@ -537,7 +235,7 @@ impl<'a> Parser<'a> {
         })
     }
 
-    fn shape(&mut self) -> Parsed<[u32; 3]> {
+    pub(super) fn shape(&mut self) -> Parsed<[u32; 3]> {
         let mut shape = [self.small()?, 1, 1];
         for n in shape.iter_mut().skip(1) {
             if self.accept(',') {
@@ -547,7 +245,7 @@ impl<'a> Parser<'a> {
         Ok(shape)
     }
 
-    fn params(&mut self) -> Parsed<Vec<Var<'a>>> {
+    pub(super) fn params(&mut self) -> Parsed<Vec<Var<'a>>> {
         self.expect('(')?;
         let mut params = Vec::new();
         if self.accept(')') {
@@ -592,262 +290,6 @@ impl<'a> Parser<'a> {
             self.expect(',')?;
         }
     }
-
-    fn body(&mut self) -> Parsed<Vec<Stmt<'a>>> {
-        self.expect('{')?;
-        let mut depth = 1u32;
-        let mut out = Vec::new();
-        loop {
-            let line = self.line();
-            let kind = match *self.peek() {
-                Token::End => return self.fail("the body has no end"),
-                Token::Mark('}') => {
-                    self.at += 1;
-                    depth -= 1;
-                    if depth == 0 {
-                        return Ok(out);
-                    }
-                    StmtKind::Close
-                }
-                Token::Mark('{') => {
-                    self.at += 1;
-                    depth += 1;
-                    if depth > MAX_DEPTH {
-                        return self.fail("blocks are nested too deeply");
-                    }
-                    StmtKind::Open
-                }
-                // LLVM's inline assembly may leave an empty statement.
-                Token::Mark(';') => {
-                    self.at += 1;
-                    continue;
-                }
-                Token::Phase(phase) => {
-                    self.at += 1;
-                    StmtKind::Phase(phase)
-                }
-                Token::Dot("reg") => {
-                    self.at += 1;
-                    self.registers(&mut out)?;
-                    continue;
-                }
-                Token::Dot(name @ ("local" | "shared" | "param" | "global" | "const")) => {
-                    self.at += 1;
-                    let space = match name {
-                        "local" => VarSpace::Local,
-                        "shared" => VarSpace::Shared,
-                        "global" => VarSpace::Global,
-                        "const" => VarSpace::Const,
-                        _ => VarSpace::Param,
-                    };
-                    self.vars(space, Linkage::Here, |var| {
-                        out.push(Stmt {
-                            line: var.line,
-                            kind: StmtKind::Var(var),
-                        });
-                    })?;
-                    continue;
-                }
-                Token::Dot("loc") => {
-                    self.loc()?;
-                    continue;
-                }
-                Token::Dot("pragma") => {
-                    self.pragma()?;
-                    continue;
-                }
-                Token::Dot(name) => return self.fail(format!("unknown directive `.{name}`")),
-                Token::Word(name) if *self.peek_ahead() == Token::Mark(':') => {
-                    self.at += 2;
-                    match *self.peek() {
-                        Token::Dot("branchtargets") => {
-                            self.at += 1;
-                            let targets = self.names()?;
-                            StmtKind::BranchTargets { name, targets }
-                        }
-                        Token::Dot("callprototype" | "calltargets") => {
-                            return self.fail("indirect calls are not supported");
-                        }
-                        _ => StmtKind::Label(name),
-                    }
-                }
-                Token::Word(_) | Token::Mark('@') => StmtKind::Instr(self.instruction()?),
-                _ => return self.fail(format!("statement expected, found {}", self.found())),
-            };
-            out.push(Stmt { line, kind });
-        }
-    }
-
-    fn registers(&mut self, out: &mut Vec<Stmt<'a>>) -> Parsed<()> {
-        let Token::Dot(name) = *self.peek() else {
-            return self.fail("type expected");
-        };
-        let Some(ty) = Ty::from_name(name) else {
-            return self.fail(format!("unsupported register type `.{name}`"));
-        };
-        self.at += 1;
-        loop {
-            let line = self.line();
-            let name = self.word()?;
-            let mut count = None;
-            if self.accept('<') {
-                let n = self.int()?;
-                if n > MAX_REGISTERS {
-                    self.at -= 1;
-                    return self.fail("too many registers");
-                }
-                count = Some(n as u32);
-                self.expect('>')?;
-            }
-            out.push(Stmt {
-                line,
-                kind: StmtKind::Reg { ty, name, count },
-            });
-            if !self.accept(',') {
-                return self.expect(';');
-            }
-        }
-    }
-
-    fn names(&mut self) -> Parsed<Vec<&'a str>> {
-        let mut names = vec![self.word()?];
-        while self.accept(',') {
-            names.push(self.word()?);
-        }
-        self.expect(';')?;
-        Ok(names)
-    }
-
-    fn instruction(&mut self) -> Parsed<Instr<'a>> {
-        let mut guard = None;
-        if self.accept('@') {
-            let negated = self.accept('!');
-            guard = Some((negated, self.word()?));
-        }
-        let mnemonic = self.word()?;
-        let mut modifiers = Vec::new();
-        while let Token::Dot(name) = *self.peek() {
-            modifiers.push(name);
-            self.at += 1;
-        }
-        let mut operands = Vec::new();
-        if !self.accept(';') {
-            loop {
-                operands.push(self.operand()?);
-                if !self.accept(',') {
-                    self.expect(';')?;
-                    break;
-                }
-            }
-        }
-        Ok(Instr {
-            guard,
-            mnemonic,
-            modifiers,
-            operands,
-        })
-    }
-
-    fn operand(&mut self) -> Parsed<Operand<'a>> {
-        match *self.peek() {
-            Token::Mark('[') => {
-                self.at += 1;
-                let base = match *self.peek() {
-                    Token::Word(name) => {
-                        self.at += 1;
-                        Some(name)
-                    }
-                    _ => None,
-                };
-                let offset = if base.is_some() {
-                    self.offset()?
-                } else {
-                    let line = self.line();
-                    let Operand::Int(value) = self.literal()? else {
-                        return Err(LoadError::new(line, "address expected"));
-                    };
-                    let Ok(value) = u64::try_from(value) else {
-                        return Err(LoadError::new(line, "address out of range"));
-                    };
-                    value as i64
-                };
-                self.expect(']')?;
-                Ok(Operand::Address(base, offset))
-            }
-            Token::Mark('{') => {
-                self.at += 1;
-                Ok(Operand::Vector(self.list('}')?))
-            }
-            Token::Mark('(') => {
-                self.at += 1;
-                Ok(Operand::List(self.list(')')?))
-            }
-            _ => self.simple(),
-        }
-    }
-
-    fn list(&mut self, close: char) -> Parsed<Vec<Operand<'a>>> {
-        let mut list = Vec::new();
-        if self.accept(close) {
-            return Ok(list);
-        }
-        loop {
-            list.push(self.simple()?);
-            if self.accept(close) {
-                return Ok(list);
-            }
-            self.expect(',')?;
-        }
-    }
-
-    fn simple(&mut self) -> Parsed<Operand<'a>> {
-        match *self.peek() {
-            Token::Mark('!') => {
-                self.at += 1;
-                Ok(Operand::Not(self.word()?))
-            }
-            Token::Word(name) => {
-                self.at += 1;
-                match *self.peek() {
-                    Token::Dot(part) => {
-                        self.at += 1;
-                        Ok(Operand::Name(name, Some(part)))
-                    }
-                    Token::Mark('|') => {
-                        self.at += 1;
-                        Ok(Operand::Pair(name, self.word()?))
-                    }
-                    Token::Mark('+' | '-') => Ok(Operand::Offset(name, self.offset()?)),
-                    _ => Ok(Operand::Name(name, None)),
-                }
-            }
-            _ => self.literal(),
-        }
-    }
-}
-
-/// Elements that one step of each dimension skips.
-fn strides(dims: &[Option<u64>]) -> Vec<u64> {
-    (0..dims.len())
-        .map(|i| {
-            dims.iter()
-                .skip(i + 1)
-                .flatten()
-                .fold(1u64, |product, dim| product.saturating_mul(*dim))
-        })
-        .collect()
-}
-
-/// The low `bits` bits of `value`, if it is in the range of the signed or of the unsigned type of that width.
-pub(crate) fn fit(value: i128, bits: u8) -> Option<u64> {
-    let bits = u32::from(bits);
-    let inside = value >= -(1i128 << (bits - 1)) && value < (1i128 << bits);
-    let mask = if bits >= 64 {
-        u64::MAX
-    } else {
-        (1 << bits) - 1
-    };
-    inside.then_some(value as u64 & mask)
 }
 
 #[cfg(test)]
@@ -916,15 +358,5 @@ mod tests {
         assert!(parse(".version 8.2\n.target sm_70\n.address_size 32").is_err());
         assert!(parse(".version 3.0\n").is_err());
         assert!(parse(".entry k() {}").is_err());
-    }
-
-    #[test]
-    fn literals_fit_signed_or_unsigned() {
-        assert_eq!(fit(-1, 16), Some(0xffff));
-        assert_eq!(fit(0xffff, 16), Some(0xffff));
-        assert_eq!(fit(0x1_0000, 16), None);
-        assert_eq!(fit(-0x8001, 16), None);
-        assert_eq!(fit(i128::from(u64::MAX), 64), Some(u64::MAX));
-        assert_eq!(fit(-1, 64), Some(u64::MAX));
     }
 }

@@ -4,7 +4,11 @@
 //! Must not know: which instructions exist or what they do.
 
 pub(crate) mod ast;
+mod body;
+mod cursor;
 mod grammar;
 mod lex;
+mod var;
 
-pub(crate) use grammar::{fit, parse};
+pub(crate) use cursor::fit;
+pub(crate) use grammar::parse;

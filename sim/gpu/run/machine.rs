@@ -9,23 +9,21 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use warpverbs_sim_bus::{BusState, Fault, Rng, Space, Step};
+use warpverbs_sim_bus::{BusState, Rng, Step};
 
-use super::state::{Barrier, Block, Failure, Launch, Place, Status, Thread, WARP, Warp};
-use super::{barrier, converge, warp};
+use super::residency::free_block;
+use super::state::{Block, Launch, Status, Thread};
+use super::{active_mask, barrier, converge, warp};
 use crate::config::{GpuConfig, Scheduler};
-use crate::counters::Phase;
 use crate::exec::{End, Env, burst};
 use crate::ir::{NO_PC, Op};
-use crate::report::{FailureKind, RunReport};
+use crate::report::RunReport;
 use crate::window::RegisterWindow;
 
 /// Most steps a device takes between two bursts while threads do useful work.
 const DEVICE_STEPS: u32 = 4;
 /// Most steps a device takes between two bursts when threads only wait.
 const DEVICE_STEPS_WAITING: u32 = 64;
-/// Threads that a multiprocessor holds.
-const THREADS_PER_SM: u64 = 2048;
 
 /// Slots of launches, blocks and threads, and who runs when.
 pub(crate) struct Machine {
@@ -33,19 +31,19 @@ pub(crate) struct Machine {
     rng: Rng,
     pub(super) launches: Vec<Option<Launch>>,
     /// Launches in the order they began.
-    order: Vec<usize>,
+    pub(super) order: Vec<usize>,
     pub(super) blocks: Vec<Option<Block>>,
     /// Ready threads: block slot and thread.
-    ready: Vec<(u32, u32)>,
+    pub(super) ready: Vec<(u32, u32)>,
     /// Sleeping threads by wake time; the number keeps equal times in order.
     asleep: BinaryHeap<Reverse<(u64, u64, u32, u32)>>,
     sleeps: u64,
     /// Resident blocks of each multiprocessor.
-    loads: Vec<u32>,
+    pub(super) loads: Vec<u32>,
     /// Simulated time, which is also the number of steps taken and slept through.
     now: u64,
-    steps: u64,
-    progress_at: u64,
+    pub(super) steps: u64,
+    pub(super) progress_at: u64,
     /// Bursts in a row that wrote nothing.
     waiting_bursts: u32,
     /// Mixes every choice: two runs with the same value took the same steps.
@@ -96,38 +94,6 @@ impl Machine {
         self.launches.iter().flatten().any(|l| l.module == module)
     }
 
-    /// Blocks of so many threads that one multiprocessor holds.
-    fn per_sm(&self, threads: u64) -> u32 {
-        let by_threads = u32::try_from(THREADS_PER_SM / threads.max(1)).unwrap_or(u32::MAX);
-        self.config.blocks_per_sm.max(1).min(by_threads.max(1))
-    }
-
-    /// Blocks of so many threads that can be resident together.
-    pub(crate) fn max_resident(&self, threads: u64) -> u32 {
-        self.per_sm(threads).saturating_mul(self.loads.len() as u32)
-    }
-
-    /// True if a launch can begin now: a cooperative one needs room for all its blocks.
-    pub(crate) fn has_room(&self, launch: &Launch) -> bool {
-        if !launch.shape.cooperative {
-            return true;
-        }
-        let per_sm = self.per_sm(launch.shape.threads());
-        let free: u64 = self
-            .loads
-            .iter()
-            .map(|load| u64::from(per_sm.saturating_sub(*load)))
-            .sum();
-        // Blocks of earlier launches that have not started come first.
-        let owed: u64 = self
-            .launches
-            .iter()
-            .flatten()
-            .map(|l| l.shape.blocks() - l.next_block)
-            .sum();
-        launch.shape.blocks() + owed <= free
-    }
-
     /// Begins a launch.
     pub(crate) fn begin(&mut self, mut launch: Launch) {
         launch.started_ns = self.now;
@@ -165,7 +131,8 @@ impl Machine {
         steps: u64,
         mut finished: impl FnMut(&mut Self, Finished),
     ) -> Result<Advanced, Box<RunReport>> {
-        let end = self.steps.saturating_add(steps);
+        let start = self.steps;
+        let end = start.saturating_add(steps);
         while self.steps < end {
             self.collect(&mut finished);
             self.start_blocks(bus)?;
@@ -178,7 +145,7 @@ impl Machine {
                     self.now += taken;
                     if taken < left {
                         return Ok(Advanced {
-                            steps: self.steps + steps - end,
+                            steps: self.steps - start,
                             idle: true,
                         });
                     }
@@ -194,7 +161,7 @@ impl Machine {
         }
         self.collect(&mut finished);
         Ok(Advanced {
-            steps: self.steps + steps - end,
+            steps: self.steps - start,
             idle: false,
         })
     }
@@ -291,7 +258,9 @@ impl Machine {
 
     /// Each device takes a seeded number of steps: more while threads do nothing but wait.
     fn run_devices(&mut self, bus: &mut BusState) {
-        let most = (DEVICE_STEPS + self.waiting_bursts).min(DEVICE_STEPS_WAITING);
+        let most = DEVICE_STEPS
+            .saturating_add(self.waiting_bursts)
+            .min(DEVICE_STEPS_WAITING);
         for device in 0..bus.devices() {
             for _ in 0..self.rng.below(most) {
                 if bus.step_device(device) == Step::Idle {
@@ -349,11 +318,13 @@ impl Machine {
                     Some(Op::Bar { .. }) => barrier::arrive(block, &program, at),
                     Some(Op::ActiveMask { d }) if converging => {
                         Ok(match converge::active_mask(block, at) {
-                            Some(lanes) => give_active_mask(block, at, lanes, d),
+                            Some(lanes) => active_mask::give(block, at, lanes, d),
                             None => Vec::new(),
                         })
                     }
-                    Some(Op::ActiveMask { d }) => Ok(some_active_mask(block, at, d, &mut self.rng)),
+                    Some(Op::ActiveMask { d }) => {
+                        Ok(active_mask::some(block, at, d, &mut self.rng))
+                    }
                     _ => warp::arrive(block, &program, at),
                 };
                 match released {
@@ -494,27 +465,13 @@ impl Machine {
             let (more, masks) = converge::exit(block, warp_at, lane, join_of);
             released.extend(more);
             for lanes in masks {
-                released.extend(complete_active_mask(block, warp_at, lanes, &program));
+                released.extend(active_mask::complete(block, warp_at, lanes, &program));
             }
         }
         for other in released {
             self.make_ready(slot, other, true);
         }
         self.check_deadlock(bus, registers, launch)
-    }
-
-    /// All threads of a block have ended: frees its memory and its place.
-    fn retire(&mut self, bus: &mut BusState, slot: u32) -> Result<(), Box<RunReport>> {
-        let Some(block) = self.blocks.get_mut(slot as usize).and_then(Option::take) else {
-            return Ok(());
-        };
-        if let Some(load) = self.loads.get_mut(block.place.sm as usize) {
-            *load -= 1;
-        }
-        if let Some(Some(launch)) = self.launches.get_mut(block.launch) {
-            launch.resident -= 1;
-        }
-        free_block(bus, &block).map_err(|fault| Box::new(self.broken(block.launch, fault)))
     }
 
     /// Hands out launches whose blocks have all ended.
@@ -539,104 +496,6 @@ impl Machine {
         }
     }
 
-    /// Starts blocks while there is room, in order of launch.
-    fn start_blocks(&mut self, bus: &mut BusState) -> Result<(), Box<RunReport>> {
-        for at in 0..self.order.len() {
-            let Some(slot) = self.order.get(at).copied() else {
-                break;
-            };
-            while let Some(Some(launch)) = self.launches.get(slot) {
-                if launch.next_block >= launch.shape.blocks() {
-                    break;
-                }
-                let per_sm = self.per_sm(launch.shape.threads());
-                let Some((sm, _)) = self
-                    .loads
-                    .iter()
-                    .enumerate()
-                    .filter(|(_, load)| **load < per_sm)
-                    .min_by_key(|(_, load)| **load)
-                else {
-                    return Ok(());
-                };
-                self.start_block(bus, slot, sm)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn start_block(
-        &mut self,
-        bus: &mut BusState,
-        launch_slot: usize,
-        sm: usize,
-    ) -> Result<(), Box<RunReport>> {
-        let converging = self.config.scheduler == Scheduler::Converge;
-        let sms = self.loads.len() as u32;
-        let Some(Some(launch)) = self.launches.get_mut(launch_slot) else {
-            return Ok(());
-        };
-        let number = launch.next_block;
-        let [gx, gy, _] = launch.shape.grid.map(u64::from);
-        let ctaid = [number % gx, number / gx % gy, number / gx / gy].map(|n| n as u32);
-        let mut place = Place {
-            ctaid,
-            nctaid: launch.shape.grid,
-            ntid: launch.shape.block,
-            sm: sm as u32,
-            sms,
-            grid: launch.id,
-            shared: (Space::Shared.base(), 0),
-            dynamic_shared: launch.shape.shared_bytes,
-        };
-        let mut block = Block {
-            launch: launch_slot,
-            place: place.clone(),
-            threads: Vec::new(),
-            warps: Vec::new(),
-            barriers: std::array::from_fn(|_| Barrier::default()),
-            live: 0,
-        };
-        let built = build_block(bus, launch, &mut place, &mut block, number, converging);
-        block.place = place;
-        let threads = block.threads.len() as u32;
-        block.live = threads;
-        launch.next_block += 1;
-        launch.resident += 1;
-        launch.active += threads;
-        if let Some(load) = self.loads.get_mut(sm) {
-            *load += 1;
-        }
-        self.progress_at = self.steps;
-        let slot = match self.blocks.iter().position(Option::is_none) {
-            Some(free) => free,
-            None => {
-                self.blocks.push(None);
-                self.blocks.len() - 1
-            }
-        };
-        for index in 0..threads {
-            let at = self.ready.len() as u32;
-            if let Some(thread) = block.threads.get_mut(index as usize) {
-                thread.ready_at = at;
-            }
-            self.ready.push((slot as u32, index));
-        }
-        if let Some(place) = self.blocks.get_mut(slot) {
-            *place = Some(block);
-        }
-        built.map_err(|failure| match failure.kind {
-            FailureKind::MemoryFault(fault) => Box::new(self.broken(launch_slot, fault)),
-            kind => Box::new(RunReport {
-                kind,
-                kernel: String::new(),
-                location: None,
-                detail: failure.detail,
-                waiters: Vec::new(),
-            }),
-        })
-    }
-
     /// Drops everything that runs and frees its memory: the context is dead.
     pub(crate) fn kill(&mut self, bus: &mut BusState) {
         for block in self.blocks.drain(..).flatten() {
@@ -649,147 +508,4 @@ impl Machine {
         self.asleep.clear();
         self.loads.fill(0);
     }
-}
-
-/// Makes a block's threads and allocates its memory.
-fn build_block(
-    bus: &mut BusState,
-    launch: &Launch,
-    place: &mut Place,
-    block: &mut Block,
-    number: u64,
-    converging: bool,
-) -> Result<(), Failure> {
-    let memory = |fault: Fault| Failure::new(FailureKind::MemoryFault(fault), "");
-    let name = launch.kernel_name();
-    if launch.shared_bytes > 0 {
-        let [x, y, z] = place.ctaid;
-        let label = format!("shared memory of `{name}` block ({x},{y},{z})");
-        let addr = bus
-            .memory
-            .alloc(Space::Shared, launch.shared_bytes.into(), 1024, &label)
-            .map_err(memory)?;
-        place.shared = (addr, launch.shared_bytes);
-    }
-    let total = place.threads();
-    let [nx, ny, _] = place.ntid;
-    block.place = place.clone();
-    for index in 0..total {
-        let mut local = (Space::Local.base(), 0);
-        if launch.local_bytes > 0 {
-            let label = format!("local memory of `{name}` thread {index} of block {number}");
-            let addr = bus
-                .memory
-                .alloc(Space::Local, launch.local_bytes.into(), 256, &label)
-                .map_err(memory)?;
-            local = (addr, launch.local_bytes);
-        }
-        let mut thread = Thread {
-            pc: 0,
-            phase: Phase::Other,
-            status: Status::Ready,
-            slots: Vec::new(),
-            params: Vec::new(),
-            frames: Vec::new(),
-            index,
-            tid: [index % nx, index / nx % ny, index / nx / ny],
-            agent: launch
-                .agents
-                .wrapping_add((number * u64::from(total)) as u32 + index),
-            local,
-            ready_at: u32::MAX,
-            last_read: None,
-            met_active_mask: false,
-        };
-        let entered = thread.push_frame(&launch.program, launch.func, u32::MAX, NO_PC, place);
-        block.threads.push(thread);
-        entered?;
-    }
-    for warp in 0..total.div_ceil(WARP) {
-        let lanes = (total - warp * WARP).min(WARP);
-        let live = if lanes == WARP {
-            u32::MAX
-        } else {
-            (1 << lanes) - 1
-        };
-        block.warps.push(if converging {
-            Warp::converged(live)
-        } else {
-            Warp {
-                live,
-                ..Warp::default()
-            }
-        });
-    }
-    Ok(())
-}
-
-fn free_block(bus: &mut BusState, block: &Block) -> Result<(), Fault> {
-    for thread in block.threads.iter().filter(|t| t.local.1 > 0) {
-        bus.memory.free(thread.local.0)?;
-    }
-    if block.place.shared.1 > 0 {
-        bus.memory.free(block.place.shared.0)?;
-    }
-    Ok(())
-}
-
-/// Gives a complete group's lanes their mask.
-fn give_active_mask(block: &mut Block, index: usize, lanes: u32, d: u16) -> Vec<u32> {
-    let Some(warp) = block.threads.get(index).map(Thread::warp) else {
-        return Vec::new();
-    };
-    let mut released = Vec::new();
-    for lane in converge::lanes_of(lanes) {
-        if let Some(thread) = block.lane(warp, lane) {
-            thread.set(d, u64::from(lanes));
-            thread.pc += 1;
-            thread.status = Status::Ready;
-            thread.met_active_mask = false;
-            released.push(thread.index);
-        }
-    }
-    released
-}
-
-/// The same for a group that a lane's exit completed.
-fn complete_active_mask(
-    block: &mut Block,
-    warp: usize,
-    lanes: u32,
-    program: &crate::ir::Program,
-) -> Vec<u32> {
-    let first = lanes.trailing_zeros();
-    let Some(thread) = block.lane(warp, first) else {
-        return Vec::new();
-    };
-    let index = thread.index as usize;
-    match program.code.get(thread.pc as usize).map(|i| i.op) {
-        Some(Op::ActiveMask { d }) => give_active_mask(block, index, lanes, d),
-        _ => Vec::new(),
-    }
-}
-
-/// `activemask` of independent lanes: a seeded choice among the warp's lanes that are at it now gets one mask. A lane
-/// may let some turns pass, so that others can join it.
-fn some_active_mask(block: &mut Block, index: usize, d: u16, rng: &mut Rng) -> Vec<u32> {
-    let Some(thread) = block.threads.get_mut(index) else {
-        return Vec::new();
-    };
-    let (own, warp, pc) = (thread.lane(), thread.warp(), thread.pc);
-    thread.met_active_mask = true;
-    if rng.below(2) == 0 {
-        return Vec::new();
-    }
-    let mut lanes = 1u32 << own;
-    let everyone = rng.below(2) == 0;
-    for lane in 0..WARP {
-        let there = block
-            .lane(warp, lane)
-            .is_some_and(|t| t.met_active_mask && t.pc == pc && t.status == Status::Ready);
-        if there && (everyone || rng.below(2) == 0) {
-            lanes |= 1 << lane;
-        }
-    }
-    give_active_mask(block, index, lanes, d)
 }

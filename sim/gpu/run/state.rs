@@ -120,6 +120,7 @@ impl Thread {
         self.frames.last().map_or(0, |f| f.base)
     }
 
+    /// Value of a slot of the running frame; every slot of an operation lies in it.
     pub(crate) fn get(&self, reg: u16) -> u64 {
         self.slots
             .get(self.base() + usize::from(reg))

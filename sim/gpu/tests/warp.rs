@@ -210,6 +210,13 @@ fn active_mask_is_one_mask_for_a_group() {
     );
     let out = run_with(config(1, Scheduler::Converge), &half, 32, &[0], 32).unwrap();
     assert_eq!((out[0], out[31]), (0xff, 0xffff_ff00));
+    // Behind a branch and a loop that part them, they are together again.
+    let rejoined = format!(
+        "rem.u32 %r2, %t, 5; setp.eq.u32 %p1, %r2, 1; @%p1 bra $one; add.u32 %r2, %r2, 1; $one:
+         $again: sub.u32 %r2, %r2, 1; setp.gt.s32 %p2, %r2, 0; @%p2 bra $again; activemask.b32 %r1; {STORE}"
+    );
+    let out = run_with(config(1, Scheduler::Converge), &rejoined, 32, &[0], 32).unwrap();
+    assert!(out.iter().all(|mask| *mask == 0xffff_ffff), "{out:x?}");
 }
 
 #[test]

@@ -1,21 +1,21 @@
-//! Builders of arithmetic, logic, comparison and data movement.
+//! Builders of arithmetic, logic and bit fields.
 
 use super::operands;
-use crate::decode::context::{Cx, Mods, is_dynamic, special_register};
+use crate::decode::context::{Cx, Mods};
 use crate::error::LoadError;
 use crate::exec::{alu, float};
 use crate::exec::{alu::by_type, float::by_float};
-use crate::ir::{Alu4Fn, AluFn, BoolOp, Op, Reg};
+use crate::ir::{Alu4Fn, AluFn, Op, Reg};
 use crate::parse::ast::{Operand, Ty};
 
-type Built = Result<Op, LoadError>;
+pub(super) type Built = Result<Op, LoadError>;
 
 /// 64 minus a width.
-fn sh(bits: u8) -> u8 {
+pub(super) fn sh(bits: u8) -> u8 {
     64 - bits.min(64)
 }
 
-fn known<F>(cx: &Cx<'_, '_>, f: Option<F>) -> Result<F, LoadError> {
+pub(super) fn known<F>(cx: &Cx<'_, '_>, f: Option<F>) -> Result<F, LoadError> {
     f.map_or_else(|| cx.fail("unsupported type"), Ok)
 }
 
@@ -24,7 +24,7 @@ fn two(cx: &mut Cx<'_, '_>, ops: &[Operand<'_>], bits: u8) -> Result<(Reg, Reg, 
     Ok((cx.dst(d, bits)?, cx.src(a, bits)?, cx.src(b, bits)?))
 }
 
-fn pure(f: AluFn, (d, a, b): (Reg, Reg, Reg)) -> Op {
+pub(super) fn pure(f: AluFn, (d, a, b): (Reg, Reg, Reg)) -> Op {
     Op::Alu { f, d, a, b, c: a }
 }
 
@@ -453,298 +453,4 @@ pub(in crate::decode) fn prmt(cx: &mut Cx<'_, '_>, m: &Mods<'_>, ops: &[Operand<
         cx.src(selector, 32)?,
     );
     Ok(Op::Alu { f, d, a, b, c })
-}
-
-/// A comparison's function. `lo`, `ls`, `hi` and `hs` compare unsigned whatever the type.
-fn comparison(cx: &Cx<'_, '_>, name: &str, ty: Ty) -> Result<AluFn, LoadError> {
-    use alu::{eq, ge, gt, le, lt, ne};
-    if ty.is_float() {
-        return known(cx, float::comparison(name, ty));
-    }
-    let f = match name {
-        "eq" => by_type!(ty, eq),
-        "ne" => by_type!(ty, ne),
-        "lt" => by_type!(ty, lt),
-        "le" => by_type!(ty, le),
-        "gt" => by_type!(ty, gt),
-        "ge" => by_type!(ty, ge),
-        _ if ty.is_signed() => return cx.fail(format!("`.{name}` compares unsigned values")),
-        "lo" => by_type!(ty, lt),
-        "ls" => by_type!(ty, le),
-        "hi" => by_type!(ty, gt),
-        _ => by_type!(ty, ge),
-    };
-    if matches!(ty, Ty::B16 | Ty::B32 | Ty::B64) && !matches!(name, "eq" | "ne") {
-        return cx.fail(format!("`.{name}` needs a type with an order"));
-    }
-    known(cx, f)
-}
-
-/// How a comparison is combined with a predicate: the modifier after the comparison.
-fn combination(m: &Mods<'_>) -> BoolOp {
-    match m.0.get(1).copied() {
-        Some("and") => BoolOp::And,
-        Some("or") => BoolOp::Or,
-        Some("xor") => BoolOp::Xor,
-        _ => BoolOp::None,
-    }
-}
-
-/// Result, operands and combining predicate of a comparison.
-type Compared<'o, 'a> = (
-    &'o Operand<'a>,
-    &'o Operand<'a>,
-    &'o Operand<'a>,
-    Option<&'o Operand<'a>>,
-);
-
-fn compared<'o, 'a>(
-    cx: &Cx<'_, '_>,
-    ops: &'o [Operand<'a>],
-    combine: BoolOp,
-) -> Result<Compared<'o, 'a>, LoadError> {
-    match (ops, combine) {
-        ([out, a, b], BoolOp::None) => Ok((out, a, b, None)),
-        ([out, a, b, c], BoolOp::And | BoolOp::Or | BoolOp::Xor) => Ok((out, a, b, Some(c))),
-        _ => cx.fail("wrong number of operands"),
-    }
-}
-
-fn third_predicate(
-    cx: &mut Cx<'_, '_>,
-    third: Option<&Operand<'_>>,
-) -> Result<(Reg, bool), LoadError> {
-    match third {
-        Some(third) => cx.pred(third),
-        None => Ok((cx.constant(0)?, false)),
-    }
-}
-
-pub(in crate::decode) fn setp(cx: &mut Cx<'_, '_>, m: &Mods<'_>, ops: &[Operand<'_>]) -> Built {
-    let ty = m.ty();
-    let bits = ty.bits();
-    let name = m.0.first().copied().unwrap_or_default();
-    let combine = combination(m);
-    let f = comparison(cx, name, ty)?;
-    let (out, a, b, third) = compared(cx, ops, combine)?;
-    let simple = !matches!(out, Operand::Pair(..)) && third.is_none();
-    let (d, q) = cx.dst_pair(out, 1)?;
-    let (a, b) = (cx.src(a, bits)?, cx.src(b, bits)?);
-    if simple && !ty.is_float() {
-        let signed = ty.is_signed();
-        let sh = sh(bits);
-        // `a > b` is `b < a`.
-        return Ok(match name {
-            "eq" => Op::SetEq { d, a, b },
-            "ne" => Op::SetNe { d, a, b },
-            "lt" if signed => Op::SetLtS { sh, d, a, b },
-            "le" if signed => Op::SetLeS { sh, d, a, b },
-            "gt" if signed => Op::SetLtS { sh, d, a: b, b: a },
-            "ge" if signed => Op::SetLeS { sh, d, a: b, b: a },
-            "lt" | "lo" => Op::SetLtU { d, a, b },
-            "le" | "ls" => Op::SetLeU { d, a, b },
-            "gt" | "hi" => Op::SetLtU { d, a: b, b: a },
-            _ => Op::SetLeU { d, a: b, b: a },
-        });
-    }
-    if simple {
-        return Ok(pure(f, (d, a, b)));
-    }
-    let (c, negate) = third_predicate(cx, third)?;
-    Ok(Op::Setp {
-        f,
-        d,
-        q,
-        a,
-        b,
-        c,
-        negate,
-        combine,
-    })
-}
-
-pub(in crate::decode) fn set(cx: &mut Cx<'_, '_>, m: &Mods<'_>, ops: &[Operand<'_>]) -> Built {
-    let ty = m.ty();
-    let f = comparison(cx, m.0.first().copied().unwrap_or_default(), ty)?;
-    let combine = combination(m);
-    let (d, a, b, third) = compared(cx, ops, combine)?;
-    let (d, a, b) = (cx.dst(d, 32)?, cx.src(a, ty.bits())?, cx.src(b, ty.bits())?);
-    let (c, negate) = third_predicate(cx, third)?;
-    Ok(Op::Set {
-        f,
-        d,
-        a,
-        b,
-        c,
-        negate,
-        combine,
-    })
-}
-
-pub(in crate::decode) fn selp(cx: &mut Cx<'_, '_>, m: &Mods<'_>, ops: &[Operand<'_>]) -> Built {
-    operands!(cx, ops, d, a, b, p);
-    let bits = m.ty().bits();
-    let (d, mut a, mut b) = (cx.dst(d, bits)?, cx.src(a, bits)?, cx.src(b, bits)?);
-    let (p, negated) = cx.pred(p)?;
-    if negated {
-        (a, b) = (b, a);
-    }
-    Ok(Op::Select { d, a, b, p })
-}
-
-pub(in crate::decode) fn slct(cx: &mut Cx<'_, '_>, m: &Mods<'_>, ops: &[Operand<'_>]) -> Built {
-    operands!(cx, ops, d, a, b, c);
-    let bits = m.types().next().unwrap_or(Ty::B32).bits();
-    let (d, a, b, c) = (
-        cx.dst(d, bits)?,
-        cx.src(a, bits)?,
-        cx.src(b, bits)?,
-        cx.src(c, 32)?,
-    );
-    Ok(Op::Alu {
-        f: alu::slct_s32,
-        d,
-        a,
-        b,
-        c,
-    })
-}
-
-pub(in crate::decode) fn mov(cx: &mut Cx<'_, '_>, m: &Mods<'_>, ops: &[Operand<'_>]) -> Built {
-    operands!(cx, ops, d, a);
-    let bits = m.ty().bits();
-    match (d, a) {
-        (Operand::Vector(parts), a) => {
-            let part_bits = part_bits(cx, parts, bits)?;
-            let mut regs = Vec::new();
-            for part in parts {
-                regs.push(cx.dst(part, part_bits)?);
-            }
-            let a = cx.src(a, bits)?;
-            Ok(Op::Unpack {
-                a,
-                regs: cx.vector(&regs)?,
-                bits: part_bits,
-            })
-        }
-        (d, Operand::Vector(parts)) => {
-            let part_bits = part_bits(cx, parts, bits)?;
-            let mut regs = Vec::new();
-            for part in parts {
-                regs.push(cx.src(part, part_bits)?);
-            }
-            let d = cx.dst(d, bits)?;
-            Ok(Op::Pack {
-                d,
-                regs: cx.vector(&regs)?,
-                bits: part_bits,
-            })
-        }
-        (d, a) => {
-            let d = cx.dst(d, bits)?;
-            if let Operand::Name(name, part) = a
-                && let Some((which, width)) = special_register(name, *part)
-                && is_dynamic(which)
-            {
-                if width != bits {
-                    return cx.fail(format!("`{name}` is {width} bits wide"));
-                }
-                return Ok(Op::Special { d, which });
-            }
-            let (name, offset) = match a {
-                Operand::Name(name, None) => (Some(*name), 0),
-                Operand::Offset(name, offset) => (Some(*name), *offset),
-                _ => (None, 0),
-            };
-            if let Some(name) = name
-                && let Some((a, rest)) = cx.symbol(name, offset)?
-            {
-                if bits != 64
-                    && !(bits == 32
-                        && cx
-                            .template
-                            .get(usize::from(a))
-                            .is_some_and(|v| *v >> 32 == 0))
-                {
-                    return cx.fail(format!("the address of `{name}` needs 64 bits"));
-                }
-                let b = cx.constant(rest as u64)?;
-                return Ok(Op::Add {
-                    sh: sh(bits),
-                    d,
-                    a,
-                    b,
-                });
-            }
-            let a = if m.ty() == Ty::Pred {
-                match cx.pred(a)? {
-                    (a, false) => a,
-                    (_, true) => return cx.fail("`mov` takes no negated predicate"),
-                }
-            } else {
-                cx.src(a, bits)?
-            };
-            Ok(Op::Mov { d, a })
-        }
-    }
-}
-
-fn part_bits(cx: &Cx<'_, '_>, parts: &[Operand<'_>], bits: u8) -> Result<u8, LoadError> {
-    match parts.len() {
-        n @ (2 | 4) if bits / n as u8 >= 8 => Ok(bits / n as u8),
-        _ => cx.fail("a vector of 2 or 4 parts of at least 8 bits is expected"),
-    }
-}
-
-pub(in crate::decode) fn cvt(cx: &mut Cx<'_, '_>, m: &Mods<'_>, ops: &[Operand<'_>]) -> Built {
-    operands!(cx, ops, d, a);
-    let mut types = m.types();
-    let (Some(to), Some(from)) = (types.next(), types.next()) else {
-        return cx.fail("two types are expected");
-    };
-    let (d, width) = cx.dst_wider(d, to.bits())?;
-    let a = cx.src_wider(a, from.bits())?;
-    if to.is_float() || from.is_float() {
-        if width != to.bits() && to.is_float() {
-            return cx.fail("a float needs a register of its own width");
-        }
-        let rounding = m.one_of(&["rn", "rni", "rzi", "rmi", "rpi"]);
-        let f = known(cx, float::conversion(rounding, to, from))?;
-        if to.is_signed() && width > to.bits() {
-            return cx.fail("sign extension of a converted float is not supported: use a register of the type's width");
-        }
-        return Ok(pure(f, (d, a, a)));
-    }
-    if m.has("sat") {
-        if to.is_signed() && width > to.bits() {
-            return cx.fail("`.sat` to a wider register is not supported");
-        }
-        let f = known(cx, alu::saturating(from, to))?;
-        return Ok(pure(f, (d, a, a)));
-    }
-    // The value passes through the narrower type's width; a signed destination type then extends it to the register
-    // (PTX ISA, "Operand Size Exceeding Instruction-Type Size").
-    if from.is_signed() && from.bits() < to.bits() {
-        let to = if to.is_signed() { width } else { to.bits() };
-        return Ok(Op::SignExtend {
-            from: sh(from.bits()),
-            to: sh(to),
-            d,
-            a,
-        });
-    }
-    let narrow = from.bits().min(to.bits());
-    if to.is_signed() && width > to.bits() && narrow == to.bits() {
-        return Ok(Op::SignExtend {
-            from: sh(narrow),
-            to: sh(width),
-            d,
-            a,
-        });
-    }
-    Ok(Op::Trunc {
-        sh: sh(narrow),
-        d,
-        a,
-    })
 }

@@ -1,8 +1,10 @@
 //! Builders: operands of one form to one operation.
 
 pub(super) mod alu;
+pub(super) mod compare;
 pub(super) mod flow;
 pub(super) mod memory;
+pub(super) mod moves;
 pub(super) mod warp;
 
 /// Splits an operand list of a fixed length.

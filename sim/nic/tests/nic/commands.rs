@@ -122,7 +122,8 @@ fn plain_umem(rig: &Rig, page_sizes: u64, rights: u32) -> u32 {
 
 /// Executes a creation as often as the NIC has room for.
 fn exhaust<C: Command>(rig: &Rig, request: C) -> Mailbox {
-    for _ in 0..1 << rig.nic().config().log_max_objects {
+    let room = 1 << rig.nic().config().log_max_objects;
+    for _ in 0..room {
         rig.command(request).unwrap();
     }
     mailbox(request)
