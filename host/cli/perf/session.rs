@@ -55,7 +55,7 @@ impl Session {
     }
 
     pub(crate) fn nic_name(&self) -> String {
-        self.nic.name().into()
+        self.nic.name()
     }
 
     pub(crate) fn gpu_name(&self) -> String {
