@@ -6,12 +6,14 @@
 use crate::cqe::{Cqe, CqeOpcode, ErrorCqe, Syndrome};
 use crate::doorbell;
 use crate::layout::Layout;
+use crate::pcap;
 use crate::prm::{
     Command, Status, ads, alloc_pd, alloc_uar, cqc, create_cq, create_mkey, create_qp, dealloc_pd,
     dealloc_uar, destroy_cq, destroy_mkey, destroy_qp, hca_cap, header, init2rtr_qp, mkc, qp_2err,
     qp_2rst, qpc, query_cq, query_hca_cap, query_qp, query_special_contexts, rst2init_qp,
     rtr2rts_qp,
 };
+use crate::roce;
 use crate::wqe::{self, Control, DataPointer, InlineHeader, Opcode, RemoteAddress};
 
 /// The structures.
@@ -28,6 +30,21 @@ pub fn all() -> &'static [&'static Layout] {
         InlineHeader,
         Cqe,
         ErrorCqe,
+        roce::Ethernet,
+        roce::Vlan,
+        roce::Ipv4,
+        roce::Ipv6,
+        roce::Udp,
+        roce::Bth,
+        roce::Reth,
+        roce::Aeth,
+        roce::AtomicEth,
+        roce::AtomicAckEth,
+        roce::MaskedAtomicEth,
+        roce::ImmDt,
+        roce::Ieth,
+        pcap::FileHeader,
+        pcap::RecordHeader,
         header::Reply,
         ads::Ads,
         qpc::Qpc,
@@ -96,6 +113,9 @@ pub fn constants() -> &'static [&'static [(&'static str, u64)]] {
         qpc::TimestampFormat::CONSTANTS,
         qpc::AtomicMode::CONSTANTS,
         qpc::OptParam::CONSTANTS,
+        roce::Opcode::CONSTANTS,
+        roce::EtherType::CONSTANTS,
+        roce::timer::RNR_CONSTANTS,
         &[
             ("MLX5_WQE_CTRL_CQ_UPDATE", wqe::SIGNALLED as u64),
             ("MLX5_WQE_CTRL_SOLICITED", wqe::SOLICITED as u64),

@@ -60,13 +60,36 @@ pub struct Layout {
     pub fields: &'static [Field],
 }
 
-/// A vendor header that names structures.
+/// What documents a structure: a C header that `ci/wire-check` compares with, or a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Header {
     /// Linux's `include/linux/mlx5/mlx5_ifc.h`: `struct mlx5_ifc_NAME_bits`.
     Mlx5Ifc,
     /// rdma-core's `mlx5dv.h`: `struct NAME`.
     Mlx5dv,
+    /// Linux's headers of network protocols (`linux/ip.h` and its neighbours): `struct NAME`.
+    Linux,
+    /// No header: the InfiniBand Architecture specification.
+    Iba,
+    /// No header: IEEE 802.1Q.
+    Ieee,
+    /// No header: pcap-savefile(5).
+    Pcap,
+    /// No header and no source: assumed.
+    Assumed,
+}
+
+impl Header {
+    /// Where the fields of a structure are documented that has no header.
+    pub const fn citation(self) -> Option<&'static str> {
+        match self {
+            Self::Mlx5Ifc | Self::Mlx5dv | Self::Linux => None,
+            Self::Iba => Some("IBA 1.4 volume 1 chapter 9"),
+            Self::Ieee => Some("IEEE 802.1Q 9.6"),
+            Self::Pcap => Some("pcap-savefile(5)"),
+            Self::Assumed => Some("assumed"),
+        }
+    }
 }
 
 impl Layout {

@@ -4,7 +4,9 @@ use proptest::prelude::*;
 use warpverbs_wire::cqe::{Cqe, ErrorCqe};
 use warpverbs_wire::fields;
 use warpverbs_wire::layout::{Error, Field};
+use warpverbs_wire::pcap;
 use warpverbs_wire::prm::*;
+use warpverbs_wire::roce;
 use warpverbs_wire::wqe::{Control, DataPointer, InlineHeader, RemoteAddress};
 
 /// Checks `$ty` against random bytes: what `parse` reads, `emit` writes back to the same bits; no reserved bit is written;
@@ -35,6 +37,9 @@ proptest! {
     #[test]
     fn reading_undoes_writing(bytes in prop::collection::vec(any::<u8>(), 512)) {
         bits_survive!(bytes, Control, RemoteAddress, DataPointer, InlineHeader, Cqe, ErrorCqe, header::Reply);
+        bits_survive!(bytes, roce::Ethernet, roce::Vlan, roce::Ipv4, roce::Ipv6, roce::Udp, roce::Bth, roce::Reth);
+        bits_survive!(bytes, roce::Aeth, roce::AtomicEth, roce::AtomicAckEth, roce::MaskedAtomicEth, roce::ImmDt, roce::Ieth);
+        bits_survive!(bytes, pcap::FileHeader, pcap::RecordHeader);
         bits_survive!(bytes, ads::Ads, qpc::Qpc, cqc::Cqc, mkc::Mkc);
         bits_survive!(bytes, hca_cap::GeneralCaps, hca_cap::GeneralCaps2, hca_cap::RoceCaps, hca_cap::AtomicCaps);
         bits_survive!(bytes, query_hca_cap::In, create_cq::In, destroy_cq::In, query_cq::In, create_qp::In, destroy_qp::In);
@@ -177,8 +182,9 @@ fn the_table_has_every_structure_once() {
     let names: std::collections::BTreeSet<_> =
         fields::all().iter().map(|layout| layout.name).collect();
     assert_eq!(names.len(), fields::all().len());
-    // 19 commands with two mailboxes each, 8 contexts and sets of capabilities, the reply's header, 6 of WQEs and CQEs.
-    assert_eq!(names.len(), 2 * 19 + 8 + 1 + 6);
+    // 19 commands with two mailboxes each, 8 contexts and sets of capabilities, the reply's header, 6 of WQEs and CQEs,
+    // 13 of packets, 2 of capture files.
+    assert_eq!(names.len(), 2 * 19 + 8 + 1 + 6 + 13 + 2);
     let opcodes: std::collections::BTreeSet<_> = fields::commands()
         .iter()
         .map(|(_, opcode)| opcode)
