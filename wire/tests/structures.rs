@@ -7,7 +7,7 @@ use warpverbs_wire::layout::{Error, Field};
 use warpverbs_wire::pcap;
 use warpverbs_wire::prm::*;
 use warpverbs_wire::roce;
-use warpverbs_wire::wqe::{Control, DataPointer, InlineHeader, RemoteAddress};
+use warpverbs_wire::wqe::{self, Control, DataPointer, InlineHeader, RemoteAddress};
 
 /// Checks `$ty` against random bytes: what `parse` reads, `emit` writes back to the same bits; no reserved bit is written;
 /// and every bit of a field is read.
@@ -39,6 +39,8 @@ proptest! {
         bits_survive!(bytes, Control, RemoteAddress, DataPointer, InlineHeader, Cqe, ErrorCqe, header::Reply);
         bits_survive!(bytes, roce::Ethernet, roce::Vlan, roce::Ipv4, roce::Ipv6, roce::Udp, roce::Bth, roce::Reth);
         bits_survive!(bytes, roce::Aeth, roce::AtomicEth, roce::AtomicAckEth, roce::MaskedAtomicEth, roce::ImmDt, roce::Ieth);
+        bits_survive!(bytes, wqe::AtomicOperands, wqe::MaskedCompareSwap4, wqe::MaskedCompareSwap8);
+        bits_survive!(bytes, wqe::MaskedFetchAdd4, wqe::MaskedFetchAdd8, wqe::Wait, wqe::SrqNext);
         bits_survive!(bytes, pcap::FileHeader, pcap::RecordHeader);
         bits_survive!(bytes, ads::Ads, qpc::Qpc, cqc::Cqc, mkc::Mkc);
         bits_survive!(bytes, hca_cap::GeneralCaps, hca_cap::GeneralCaps2, hca_cap::RoceCaps, hca_cap::AtomicCaps);
@@ -182,9 +184,9 @@ fn the_table_has_every_structure_once() {
     let names: std::collections::BTreeSet<_> =
         fields::all().iter().map(|layout| layout.name).collect();
     assert_eq!(names.len(), fields::all().len());
-    // 19 commands with two mailboxes each, 8 contexts and sets of capabilities, the reply's header, 6 of WQEs and CQEs,
+    // 19 commands with two mailboxes each, 8 contexts and sets of capabilities, the reply's header, 13 of WQEs and CQEs,
     // 13 of packets, 2 of capture files.
-    assert_eq!(names.len(), 2 * 19 + 8 + 1 + 6 + 13 + 2);
+    assert_eq!(names.len(), 2 * 19 + 8 + 1 + 13 + 13 + 2);
     let opcodes: std::collections::BTreeSet<_> = fields::commands()
         .iter()
         .map(|(_, opcode)| opcode)
