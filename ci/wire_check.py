@@ -10,6 +10,8 @@ import sys
 
 # Answers whose length depends on the request: the header's structure is longer than what every answer has.
 VARIABLE_LENGTH = {"mlx5_ifc_query_hca_cap_out_bits", "mlx5_ifc_query_qp_out_bits"}
+# Answers that end in a list whose entries the header does not count: the wire's structure has one of them.
+ENDS_IN_LIST = {"mlx5_ifc_query_hca_vport_gid_out_bits", "mlx5_ifc_query_hca_vport_pkey_out_bits"}
 
 # Structures of the table that the kernel's headers do not have.
 PREAMBLE = """
@@ -182,6 +184,8 @@ def main():
         equal = theirs == (offset, width)
         if field == "sizeof" and struct in VARIABLE_LENGTH:
             equal = theirs[1] >= width
+        if field == "sizeof" and struct in ENDS_IN_LIST:
+            equal = theirs[1] < width
         print(f"{'ok ' if equal else 'BAD'} {struct}.{field}: wire {offset:#x}+{width}, header {theirs[0]:#x}+{theirs[1]}")
         compared += 1
         if not equal:

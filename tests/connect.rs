@@ -15,7 +15,12 @@ use warpverbs::{
 
 /// The QP's context, as the NIC holds it.
 fn query(nic: &Context, qpn: u32) -> Qpc {
-    let input = query_qp::In { qpn }.encode().unwrap();
+    let input = query_qp::In {
+        qpn,
+        ..Default::default()
+    }
+    .encode()
+    .unwrap();
     let mut output = query_qp::In::reply();
     nic.driver().command(&input, &mut output).unwrap();
     query_qp::In::decode(&output).unwrap().qpc

@@ -67,6 +67,8 @@ pub enum Header {
     Mlx5Ifc,
     /// rdma-core's `mlx5dv.h`: `struct NAME`.
     Mlx5dv,
+    /// No header that is compared with: DOCA GPUNetIO's.
+    Doca,
     /// Linux's headers of network protocols (`linux/ip.h` and its neighbours): `struct NAME`.
     Linux,
     /// No header: the InfiniBand Architecture specification.
@@ -84,6 +86,9 @@ impl Header {
     pub const fn citation(self) -> Option<&'static str> {
         match self {
             Self::Mlx5Ifc | Self::Mlx5dv | Self::Linux => None,
+            Self::Doca => {
+                Some("DOCA GPUNetIO doca_gpunetio_verbs_def.h, doca_gpunetio_verbs_dev.h")
+            }
             Self::Iba => Some("IBA 1.4 volume 1 chapter 9"),
             Self::Ieee => Some("IEEE 802.1Q 9.6"),
             Self::Pcap => Some("pcap-savefile(5)"),

@@ -291,7 +291,10 @@ const CASES: &[Case] = &[
     }),
     (Check::QpReservedKey, |rig| qp(rig, |r| r.qpc.rlky = true)),
     (Check::QpNotFound, |_| {
-        mailbox(query_qp::In { qpn: NO_OBJECT })
+        mailbox(query_qp::In {
+            qpn: NO_OBJECT,
+            ..Default::default()
+        })
     }),
     (Check::QpNotFound, |rig| {
         let qpn = fresh_qp(rig);
@@ -299,7 +302,10 @@ const CASES: &[Case] = &[
         mailbox(destroy_qp::In { qpn })
     }),
     (Check::QpUid, |rig| {
-        with_uid(mailbox(query_qp::In { qpn: fresh_qp(rig) }))
+        with_uid(mailbox(query_qp::In {
+            qpn: fresh_qp(rig),
+            ..Default::default()
+        }))
     }),
     (Check::QpUid, |rig| with_uid(rst2init(rig, |_| {}))),
     (Check::InitState, |rig| {

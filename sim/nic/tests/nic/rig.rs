@@ -446,7 +446,12 @@ impl Rig {
     }
 
     pub(crate) fn query_qp(&self, qpn: u32) -> Qpc {
-        self.command(query_qp::In { qpn }).unwrap().qpc
+        self.command(query_qp::In {
+            qpn,
+            ..Default::default()
+        })
+        .unwrap()
+        .qpc
     }
 
     pub(crate) fn state(&self, qpn: u32) -> QpState {
