@@ -302,3 +302,27 @@ fn no_segment_store_can_be_left_out() {
         assert!(failed, "line {}: {}", store + 1, lines[store]);
     }
 }
+
+/// Standard output that takes nothing: a pipe whose reader left, as under `head`.
+#[cfg(unix)]
+#[test]
+fn output_that_cannot_be_written_is_one_line_and_exit_code_1() {
+    for args in [
+        "perf write-bw --iters 10",
+        "perf write-bw --iters 10 --json",
+        "ptx list",
+        "--help",
+    ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = Command::new(env!("CARGO_BIN_EXE_warpverbs"))
+            .args(args.split_whitespace())
+            .stdout(writer)
+            .output()
+            .unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{args}: {said}");
+        assert_eq!(said.lines().count(), 1, "{args}: {said}");
+        assert!(said.contains("standard output"), "{args}: {said}");
+    }
+}
