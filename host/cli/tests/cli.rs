@@ -303,6 +303,25 @@ fn no_segment_store_can_be_left_out() {
     }
 }
 
+#[test]
+fn a_kernel_that_posts_more_than_it_was_asked_to_is_stopped() {
+    let text = fs::read_to_string(committed_ptx()).unwrap();
+    // `iters` is loaded from where version and number of QPs stand: some 2^32.
+    let endless = text.replace("[wv_write_bw_param_0+56]", "[wv_write_bw_param_0+0]");
+    assert_ne!(endless, text);
+    let file = Scratch::new("endless.ptx", &endless);
+    let (code, run) = perf(&format!("write-bw --iters 10 --ptx {}", file.path()));
+    assert_eq!(code, 1);
+    assert_eq!(run["verified"], false);
+    assert!(
+        run["messages"][0]
+            .as_str()
+            .unwrap()
+            .contains("10 were asked for"),
+        "{run}"
+    );
+}
+
 /// Standard output that takes nothing: a pipe whose reader left, as under `head`.
 #[cfg(unix)]
 #[test]
