@@ -111,7 +111,8 @@ impl ExportedQp {
         self.0.stop.store(1)
     }
 
-    /// Where GPU threads have got to. While a kernel runs, the words are each from some moment.
+    /// Where GPU threads have got to. While a kernel runs, the words are each from some moment; the owner of
+    /// an exclusive queue keeps its indices in registers and writes them when it ends.
     pub fn progress(&self) -> Result<QpProgress> {
         Ok(QpProgress::of(&self.0.qp.queues().read_handle()?))
     }

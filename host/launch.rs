@@ -212,8 +212,9 @@ impl Launch {
         }
     }
 
-    /// Waits until the kernel has finished, at most `deadline`; returns its counters, where the GPU
-    /// can count. After a timeout the kernel still runs: wait again, or stop its QPs first.
+    /// Waits until the kernel has finished, at most `deadline`; returns the counters of the last
+    /// kernel that finished on the stream, where the GPU can count: this one, unless a later one
+    /// has finished too. After a timeout the kernel still runs: wait again, or stop its QPs first.
     pub fn wait(&mut self, deadline: Duration) -> Result<Option<LaunchCounters>> {
         let started = Instant::now();
         let mut queries = 0u32;

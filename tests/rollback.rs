@@ -9,7 +9,7 @@ use common::{Options, PATIENCE, connected_pair, pattern};
 use warpverbs::driver::sim::World;
 use warpverbs::driver::{Gpu, Nic};
 use warpverbs::{
-    Access, Bandwidth, Context, Error, ErrorKind, GpuContext, HostMemory, Module, Mr, Pd,
+    Access, Bandwidth, Context, Error, ErrorKind, GpuContext, HostMemory, Module, Mr, Pd, QpStatus,
     QueuePair, Refused, Result, Stream,
 };
 
@@ -293,5 +293,31 @@ fn a_launch_that_runs_keeps_what_it_uses() {
     ));
     let world = bench.world.clone();
     drop((run, qp, bench));
+    assert_eq!(world.live(), [""; 0]);
+}
+
+#[test]
+fn a_launch_that_is_dropped_while_it_runs_is_stopped() {
+    let options = Options {
+        iters: 1 << 40,
+        ..Options::default()
+    };
+    let bench = options.bench().unwrap();
+    let run = options
+        .bandwidth()
+        .launch(
+            &bench.module,
+            &bench.stream,
+            &bench.qps,
+            &bench.source_mr,
+            &bench.target_mr.remote(),
+        )
+        .unwrap();
+    drop(run);
+    assert_eq!(bench.gpu.retained(), []);
+    let status = bench.qps[0].progress().unwrap().status;
+    assert_eq!(status, QpStatus::Stopped);
+    let world = bench.world.clone();
+    drop(bench);
     assert_eq!(world.live(), [""; 0]);
 }
