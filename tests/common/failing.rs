@@ -85,6 +85,7 @@ impl Nic for Failing<dyn Nic> {
         dereg_umem(umem: NicHandle) -> ();
         alloc_uar(kind: UarKind) -> UarInfo;
         free_uar(uar: NicHandle) -> ();
+        ring_doorbell(uar: NicHandle, value: [u8; 8]) -> ();
         query_eqn(vector: u32) -> u32;
         query_port(port: u8) -> PortInfo;
         query_gid(port: u8, index: u32) -> Option<GidEntry>;
