@@ -8,9 +8,9 @@ use warpverbs_wire::prm::hca_cap::{GeneralCaps, RoceCaps, TimestampCap};
 use warpverbs_wire::prm::query_hca_cap::Query;
 
 use super::mailbox;
-use crate::driver::Nic;
+use crate::driver::{DriverError, DriverErrorKind, Nic};
 use crate::error::{Error, Refused, Result};
-use crate::teardown::{CloseReport, Entered, GRACE, Graph, Retained};
+use crate::teardown::{CloseReport, Entered, GRACE, Graph, Retained, untold};
 
 /// A NIC, opened. Clones are the same NIC.
 #[derive(Clone, Debug)]
@@ -122,6 +122,21 @@ impl Context {
     /// Tries to destroy what is retained, and returns what still is.
     pub fn retry_retained(&self) -> Vec<Retained> {
         self.0.graph.retry(Instant::now() + GRACE)
+    }
+
+    /// Undoes a driver call. On a NIC that is gone there is nothing to undo.
+    pub(crate) fn undo(
+        &self,
+        doing: &'static str,
+        call: impl FnOnce(&dyn Nic) -> Result<(), DriverError>,
+    ) -> Result<()> {
+        match call(&*self.0.nic) {
+            Err(refusal) if refusal.kind == DriverErrorKind::DeviceLost => {
+                untold(format!("NIC {}: {doing}", self.name()));
+                Ok(())
+            }
+            done => done.map_err(Error::driver(doing)),
+        }
     }
 
     pub(crate) fn graph(&self) -> &Graph {

@@ -92,9 +92,7 @@ impl Node for CqNode {
 
     fn destroy(&self) -> Result<()> {
         self.context
-            .driver()
-            .destroy(self.handle)
-            .map_err(Error::driver("destroy the CQ"))
+            .undo("destroy the CQ", |nic| nic.destroy(self.handle))
     }
 
     fn graph(&self) -> &Graph {

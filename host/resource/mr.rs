@@ -269,10 +269,9 @@ impl Node for MrNode {
                 users,
             });
         }
-        self.context
-            .driver()
-            .dereg_mr(self.info.handle)
-            .map_err(Error::driver("deregister the memory region"))
+        self.context.undo("deregister the memory region", |nic| {
+            nic.dereg_mr(self.info.handle)
+        })
     }
 
     fn graph(&self) -> &Graph {

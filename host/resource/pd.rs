@@ -91,10 +91,9 @@ impl Node for PdNode {
     const NAME: &'static str = "PD";
 
     fn destroy(&self) -> Result<()> {
-        self.context
-            .driver()
-            .dealloc_pd(self.info.handle)
-            .map_err(Error::driver("free the protection domain"))
+        self.context.undo("free the protection domain", |nic| {
+            nic.dealloc_pd(self.info.handle)
+        })
     }
 
     fn graph(&self) -> &Graph {

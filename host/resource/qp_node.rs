@@ -16,7 +16,7 @@ use super::uar::UarMapNode;
 use super::umem::UmemNode;
 use super::{Context, GpuContext, HostWord, Pd, mailbox};
 use crate::driver::{NicHandle, PdInfo};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::teardown::{Found, Graph, Node, Pin, Slot, Stage, StageCell, StageEvent, poll, untold};
 
 /// What something holds without naming it.
@@ -279,7 +279,13 @@ impl QpNode {
 
     fn flush(&self, deadline: Instant) -> Result<()> {
         if !self.life().flushed {
-            self.modify("move the QP to ERR", &qp_2err::In { qpn: self.qpn })?;
+            match self.modify("move the QP to ERR", &qp_2err::In { qpn: self.qpn }) {
+                Err(error) if error.kind() == ErrorKind::DeviceLost => {
+                    untold(format!("NIC: move QP {:#x} to ERR", self.qpn));
+                    return Ok(());
+                }
+                done => done?,
+            };
             self.life().flushed = true;
         }
         let drain = Drain {
@@ -292,7 +298,11 @@ impl QpNode {
         let mut marker = self.life().marker;
         let drained = drain.run(&mut marker, deadline);
         self.life().marker = marker;
-        drained
+        match drained {
+            // The NIC went away: it accesses nothing any more.
+            Err(error) if error.kind() == ErrorKind::DeviceLost && self.gpu.is_alive() => Ok(()),
+            drained => drained,
+        }
     }
 
     /// Makes kernels refuse the handle, and frees the stop word.
@@ -412,9 +422,7 @@ impl Node for QpNode {
             });
         }
         self.context
-            .driver()
-            .destroy(self.handle)
-            .map_err(Error::driver("destroy the QP"))?;
+            .undo("destroy the QP", |nic| nic.destroy(self.handle))?;
         self.take(StageEvent::Destroy, "destroy it")
     }
 

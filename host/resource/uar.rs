@@ -83,10 +83,9 @@ impl Node for UarNode {
     const NAME: &'static str = "doorbell page";
 
     fn destroy(&self) -> Result<()> {
-        self.context
-            .driver()
-            .free_uar(self.info.handle)
-            .map_err(Error::driver("free the doorbell page"))
+        self.context.undo("free the doorbell page", |nic| {
+            nic.free_uar(self.info.handle)
+        })
     }
 
     fn graph(&self) -> &Graph {

@@ -79,10 +79,9 @@ impl Node for UmemNode {
     const NAME: &'static str = "UMEM";
 
     fn destroy(&self) -> Result<()> {
-        self.context
-            .driver()
-            .dereg_umem(self.info.handle)
-            .map_err(Error::driver("deregister the UMEM"))
+        self.context.undo("deregister the UMEM", |nic| {
+            nic.dereg_umem(self.info.handle)
+        })
     }
 
     fn graph(&self) -> &Graph {

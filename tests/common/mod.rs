@@ -5,8 +5,6 @@
     reason = "each test file uses its own part"
 )]
 
-pub mod failing;
-
 use std::sync::Arc;
 use std::time::Duration;
 
