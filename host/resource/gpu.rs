@@ -314,12 +314,16 @@ impl HostWord {
             .map_err(Error::driver("store to host-mapped memory"))
     }
 
+    pub(crate) fn pin(&self) -> Result<Pin<HostWordNode>> {
+        self.node.pin()
+    }
+
     pub(crate) fn close(&self) -> Result<()> {
         self.node.close()
     }
 }
 
-struct HostWordNode {
+pub(crate) struct HostWordNode {
     gpu: GpuContext,
     addr: u64,
 }

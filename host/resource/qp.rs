@@ -404,9 +404,11 @@ impl QueuePair {
                 state: "not connected",
             });
         }
-        let stop = building(|| prepare(&self.queues))?;
-        qp.set_exported(stop.clone());
-        Ok(stop)
+        building(|| {
+            let stop = prepare(&self.queues)?;
+            qp.set_exported(stop.clone())?;
+            Ok(stop)
+        })
     }
 
     /// Takes it from the GPU, live.

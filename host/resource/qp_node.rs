@@ -10,6 +10,7 @@ use warpverbs_wire::prm::{Command, qp_2err, qp_2rst};
 
 use super::cq::CqNode;
 use super::drain::Drain;
+use super::gpu::HostWordNode;
 use super::pd::PdNode;
 use super::queues::Queues;
 use super::uar::UarMapNode;
@@ -49,8 +50,9 @@ struct Life {
     marker: Option<u16>,
     /// 2RST was done, and the queues are yet to follow.
     cleared: bool,
-    /// The stop word, while exported.
+    /// The stop word, while exported. Pinned while kernels may look at it.
     stop: Option<HostWord>,
+    stop_pin: Option<Pin<HostWordNode>>,
     /// GPU threads were told to stop for good.
     told: bool,
     /// Launches that use it.
@@ -164,10 +166,13 @@ impl QpNode {
     }
 
     /// GPU threads may use it from here on, and look at this word.
-    pub(super) fn set_exported(&self, stop: HostWord) {
+    pub(super) fn set_exported(&self, stop: HostWord) -> Result<()> {
+        let pin = stop.pin()?;
         let mut life = self.life();
         life.told = false;
         life.stop = Some(stop);
+        life.stop_pin = Some(pin);
+        Ok(())
     }
 
     /// Takes a live QP from the GPU. Busy while a launch uses it.
@@ -316,6 +321,8 @@ impl QpNode {
             }
             cleared => cleared?,
         }
+        let pin = self.life().stop_pin.take();
+        drop(pin);
         stop.close()?;
         // Only now: after a refusal it is done again.
         self.life().stop = None;
@@ -431,11 +438,15 @@ impl Node for QpNode {
     }
 
     fn parents(&self) -> Vec<Arc<dyn Slot>> {
-        vec![
+        let stop = self.life().stop_pin.as_ref().map(Pin::slot);
+        [
             self.pd.slot(),
             self.cq.slot(),
             self.map.slot(),
             self.umem.slot(),
         ]
+        .into_iter()
+        .chain(stop)
+        .collect()
     }
 }
