@@ -112,6 +112,7 @@ impl ExportedQp {
 
     /// Where GPU threads have got to. While a kernel runs, the words are each from some moment.
     pub fn progress(&self) -> Result<QpProgress> {
+        let _alive = self.0.qp.pin()?;
         Ok(QpProgress::of(&self.0.qp.queues().read_handle()?))
     }
 

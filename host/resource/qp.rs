@@ -17,7 +17,7 @@ use super::{GpuContext, HostWord, Pd, QpConfig, mailbox};
 use crate::connect::{ConnectInfo, InfoError};
 use crate::driver::{Access, GidEntry, GidKind, LinkLayer, Nic, PortInfo};
 use crate::error::{Error, Refused, Result};
-use crate::teardown::{CloseReport, GRACE, Node, Shared, Stage, attach, building, sweep};
+use crate::teardown::{CloseReport, GRACE, Node, Pin, Shared, Stage, attach, building, sweep};
 
 /// The GID that a QP sends from.
 #[derive(Clone, Copy, Debug)]
@@ -416,6 +416,10 @@ impl QueuePair {
         let qp = self.node.pin()?;
         let _one = qp.exclusive();
         qp.take_back()
+    }
+
+    pub(crate) fn pin(&self) -> Result<Pin<QpNode>> {
+        self.node.pin()
     }
 
     pub(crate) fn attach(&self) -> Result<Attached> {

@@ -215,6 +215,11 @@ impl NicModel {
         self.faults.plant(fault);
     }
 
+    /// Takes all planted faults back.
+    pub fn heal(&mut self) {
+        self.faults.clear();
+    }
+
     /// The QP may have work.
     pub(crate) fn wake(&mut self, qpn: u32) {
         self.schedule.wake(qpn);
