@@ -288,6 +288,29 @@ fn a_reservation_is_published_in_its_turn_only() {
 }
 
 #[test]
+fn an_exclusive_reservation_is_void_after_the_next_post() {
+    let mut queue = Queue::new(8, true, 0);
+    let mut sq = open!(queue, Exclusive, Db, Collapsed).unwrap();
+    let len = sq.length(1).unwrap();
+    let [dropped, first, second] = [(); 3].map(|()| sq.try_reserve(1).unwrap());
+    drop(dropped);
+    let fill = |slot: Option<warpverbs_device::Slot>| slot.unwrap().write(LOCAL, REMOTE, len);
+    let (a, b) = (fill(sq.slot(&first, 0)), fill(sq.slot(&second, 0)));
+    assert_eq!(sq.publish(second, b).unwrap().index(), 1);
+    assert!(sq.slot(&first, 0).is_none());
+    assert_eq!(sq.publish(first, a), Err(Error::InvalidArgument));
+    assert_eq!(queue.dbr(), [0, 0, 0, 1]);
+    // A reservation that a post overtook would ring for a WQE that was never written.
+    let third = sq.try_reserve(1).unwrap();
+    let c = fill(sq.slot(&third, 0));
+    sq.post_write(LOCAL, REMOTE, 1).unwrap();
+    assert_eq!(sq.publish(third, c), Err(Error::InvalidArgument));
+    assert_eq!(queue.dbr(), [0, 0, 0, 2]);
+    drop(sq);
+    assert_eq!((queue.reserved(), queue.turn()), (2, 2));
+}
+
+#[test]
 fn lengths_at_their_ends() {
     let mut queue = Queue::new(8, true, 40).with(|handle| handle.log_max_message = 20);
     let mut sq = open!(queue, Exclusive, Db, Collapsed).unwrap();
