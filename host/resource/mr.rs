@@ -18,6 +18,7 @@ use crate::teardown::{Graph, Node, Pin, Shared, Slot};
 /// A memory region: memory that the NIC may access. Clones are the same region.
 #[derive(Clone, Debug)]
 pub struct Mr {
+    context: Context,
     addr: u64,
     len: u64,
     info: MrInfo,
@@ -153,6 +154,10 @@ impl Mr {
             .map_err(|error| Refused { error, value: self })
     }
 
+    pub(crate) fn context(&self) -> &Context {
+        &self.context
+    }
+
     pub(crate) fn pin(&self) -> Result<Pin<MrNode>> {
         self.node.pin()
     }
@@ -223,6 +228,7 @@ impl Mr {
             memory: keep,
         };
         Self {
+            context: pd.context().clone(),
             addr,
             len,
             info,
