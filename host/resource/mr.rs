@@ -148,6 +148,7 @@ impl Mr {
 
     /// Deregisters it. Busy while a launch uses it, or work requests that a launch has left outstanding, or a QP of its PD
     /// that could not be drained.
+    #[allow(clippy::result_large_err, reason = "a refusal hands the region back")]
     pub fn close(self) -> Result<(), Refused<Self>> {
         self.node
             .close()
