@@ -5,6 +5,7 @@
 
 use crate::cqe::{Cqe, CqeOpcode, ErrorCqe, Syndrome};
 use crate::doorbell;
+use crate::eqe;
 use crate::layout::Layout;
 use crate::pcap;
 use crate::prm::{
@@ -41,6 +42,11 @@ pub fn all() -> &'static [&'static Layout] {
         wqe::SrqNext,
         Cqe,
         ErrorCqe,
+        eqe::Eqe,
+        eqe::CompletionData,
+        eqe::QpData,
+        eqe::CqErrorData,
+        eqe::PortData,
         roce::Ethernet,
         roce::Vlan,
         roce::Ipv4,
@@ -138,6 +144,9 @@ pub fn constants() -> &'static [&'static [(&'static str, u64)]] {
         CqeOpcode::CONSTANTS,
         Syndrome::CONSTANTS,
         Status::CONSTANTS,
+        eqe::EventType::CONSTANTS,
+        eqe::PortChange::CONSTANTS,
+        eqe::CqErrorSyndrome::CONSTANTS,
         cqc::CqeSize::CONSTANTS,
         cqc::CqStatus::CONSTANTS,
         mkc::MkeyAccessMode::CONSTANTS,
@@ -177,6 +186,15 @@ pub fn constants() -> &'static [&'static [(&'static str, u64)]] {
             ("MLX5_SND_DBR", (doorbell::DBR_SEND / 4) as u64),
             ("MLX5_BF_OFFSET", doorbell::REGISTER as u64),
             ("MLX5_CQ_DOORBELL", doorbell::REGISTER_CQ_ARM as u64),
+            ("MLX5_CQ_DB_REQ_NOT_SOL", doorbell::ARM_SOLICITED as u64),
+            (
+                "MLX5_INLINE_SCATTER_32",
+                (crate::cqe::FORMAT_INLINE_32 as u64) << 2,
+            ),
+            (
+                "MLX5_INLINE_SCATTER_64",
+                (crate::cqe::FORMAT_INLINE_64 as u64) << 2,
+            ),
             (
                 "MLX5_CQE_VENDOR_SYNDROME_ODP_PFAULT",
                 crate::cqe::vendor_syndrome::PAGE_FAULT as u64,

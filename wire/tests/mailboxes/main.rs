@@ -1,5 +1,7 @@
 //! Mailboxes with bytes made by hand from the PRM's field tables.
 
+mod services;
+
 use warpverbs_wire::prm::*;
 
 /// Demands that `bytes` are zero but for these runs.
