@@ -351,6 +351,22 @@ impl NicModel {
 impl NicModel {
     /// Nothing is to be done now: timers that are due act, then simulated time passes.
     fn pass_time(&mut self, dma: &mut dyn Dma) -> Step {
+        // Deadlines that no longer hold, such as those of packets that were answered, must not let time pass.
+        while let Some((deadline, qpn)) = self.time.first() {
+            let Some(qp) = self.objects.qps.get_mut(qpn) else {
+                self.time.drop_first();
+                continue;
+            };
+            let alarm = qp.requester.alarm();
+            if alarm == Some(deadline) {
+                break;
+            }
+            self.time.drop_first();
+            qp.alarm = alarm;
+            if let Some(alarm) = alarm {
+                self.time.wait(qpn, alarm);
+            }
+        }
         if let Some(qpn) = self.time.due() {
             self.port.work();
             self.work(qpn, dma).on_time();
