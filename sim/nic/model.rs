@@ -254,6 +254,11 @@ impl NicModel {
         }
     }
 
+    /// Takes all planted faults back.
+    pub fn heal(&mut self) {
+        self.faults.clear();
+    }
+
     /// The QP may have work.
     pub(crate) fn wake(&mut self, qpn: u32) {
         self.schedule.wake(qpn);

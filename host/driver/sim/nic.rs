@@ -24,6 +24,9 @@ use crate::driver::{
 
 type Result<T> = std::result::Result<T, DriverError>;
 
+/// Steps that the devices may take while a call of the CPU travels.
+const QUANTUM: u64 = 1 << 16;
+
 /// A simulated NIC.
 pub(super) struct SimNic {
     model: Arc<Mutex<NicModel>>,
@@ -226,6 +229,8 @@ impl Nic for SimNic {
 
     fn query(&self, object: NicHandle, input: &[u8], output: &mut [u8]) -> Result<()> {
         self.object("obj_query", object)?;
+        // Whoever asks in a loop waits for the NIC to get somewhere.
+        self.bus.lock().run_devices(QUANTUM);
         self.execute("obj_query", input, output)
     }
 
@@ -371,6 +376,19 @@ impl Nic for SimNic {
                 .map_err(|error| from_model(CALL, &error)),
             _ => Err(invalid(CALL, "not a doorbell page".into())),
         })
+    }
+
+    fn ring_doorbell(&self, uar: NicHandle, value: [u8; 8]) -> Result<()> {
+        const CALL: &str = "ring_doorbell";
+        let Object::Uar(page) = self.object(CALL, uar)? else {
+            return Err(invalid(CALL, "not a doorbell page".into()));
+        };
+        let register = u64::from(page) * doorbell::UAR_PAGE as u64 + doorbell::REGISTER as u64;
+        let mut bus = self.bus.lock();
+        bus.mmio_write(self.bar + register, &value)
+            .map_err(|fault| invalid(CALL, fault.to_string()))?;
+        bus.run_devices(QUANTUM);
+        Ok(())
     }
 
     fn query_eqn(&self, vector: u32) -> Result<u32> {
