@@ -147,6 +147,9 @@ impl Work<'_> {
         let Some(cq) = self.objects.cqs.get_mut(cqn) else {
             return false;
         };
+        if cq.stuck {
+            return true;
+        }
         if cq.overflowed {
             return false;
         }

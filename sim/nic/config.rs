@@ -10,6 +10,7 @@ use warpverbs_wire::prm::hca_cap::{
 use warpverbs_wire::roce::address;
 
 use crate::error::NicError;
+use crate::faults::FaultPlan;
 
 /// How a [`crate::NicModel`] is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +37,8 @@ pub struct NicConfig {
     pub log_max_sq_depth: u8,
     /// log2 of the largest CQ.
     pub log_max_cq_depth: u8,
+    /// Faults that come by themselves.
+    pub faults: FaultPlan,
     /// log2 of the most PDs, UMEMs, MKeys, CQs and QPs, of each; at most 23.
     pub log_max_objects: u8,
 }
@@ -53,6 +56,7 @@ impl Default for NicConfig {
             log_max_message: 30,
             log_max_sq_depth: MAX_LOG_SQ_DEPTH,
             log_max_cq_depth: 22,
+            faults: FaultPlan::default(),
             log_max_objects: 18,
         }
     }

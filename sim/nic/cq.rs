@@ -30,6 +30,8 @@ pub(crate) struct Cq {
     pub(crate) consumer: u64,
     /// `MLX5_CQC_STATUS_CQ_OVERFLOW`: a CQE was lost; no more are written.
     pub(crate) overflowed: bool,
+    /// A fault: CQEs are never written.
+    pub(crate) stuck: bool,
     /// The context it was created with.
     pub(crate) context: Cqc,
 }
@@ -89,6 +91,7 @@ mod tests {
             producer: first,
             consumer: first,
             overflowed: false,
+            stuck: false,
             context: Cqc::default(),
         }
     }

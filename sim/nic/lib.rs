@@ -48,7 +48,7 @@ mod work;
 pub use cable::{Cable, CableEnd, CablePlan, CableStats};
 pub use config::{GidEntry, GidKind, LinkLayer, NicConfig, PortInfo};
 pub use error::NicError;
-pub use faults::InjectedFault;
+pub use faults::{FaultPlan, InjectedFault};
 pub use findings::{Finding, FindingKind};
 pub use keys::{MrKeys, access};
 pub use link::Link;

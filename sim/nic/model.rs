@@ -53,10 +53,10 @@ impl NicModel {
         Self {
             schedule: Schedule::new(config.seed),
             objects: Objects::new(config.log_max_objects()),
+            faults: Faults::new(config.faults),
             config,
             findings: Findings::default(),
             stats: NicStats::default(),
-            faults: Faults::default(),
             port: Port::default(),
             time: Clock::default(),
             buffers: Vec::new(),
@@ -240,7 +240,50 @@ impl NicModel {
 
     /// Plants a fault.
     pub fn inject(&mut self, fault: InjectedFault) {
-        self.faults.plant(fault);
+        match fault {
+            InjectedFault::StuckQp { qpn } => {
+                if let Some(qp) = self.objects.qps.get_mut(qpn) {
+                    qp.stuck = true;
+                }
+            }
+            InjectedFault::StuckCq { cqn } => {
+                if let Some(cq) = self.objects.cqs.get_mut(cqn) {
+                    cq.stuck = true;
+                }
+            }
+            fault => self.faults.plant(fault),
+        }
+    }
+
+    /// Takes planted faults away; a NIC that is gone stays so.
+    pub fn heal(&mut self) {
+        self.faults.clear();
+        let ids: Vec<u32> = self.objects.qps.iter().map(|(id, _)| id).collect();
+        for qpn in ids {
+            if let Some(qp) = self.objects.qps.get_mut(qpn) {
+                qp.stuck = false;
+                self.schedule.wake(qpn);
+            }
+        }
+        let ids: Vec<u32> = self.objects.cqs.iter().map(|(id, _)| id).collect();
+        for cqn in ids {
+            if let Some(cq) = self.objects.cqs.get_mut(cqn) {
+                cq.stuck = false;
+            }
+        }
+    }
+
+    /// True if neither doorbells nor packets reach it.
+    fn is_silent(&self) -> bool {
+        self.faults.has(InjectedFault::Silent) || self.is_removed()
+    }
+
+    pub(crate) fn is_removed(&self) -> bool {
+        self.faults.has(InjectedFault::Removed)
+    }
+
+    pub(crate) fn planted_refusal(&mut self, opcode: u16) -> Option<(u8, u32)> {
+        self.faults.on_command(opcode)
     }
 
     /// Adds what it does from now on to a trace.
@@ -252,11 +295,6 @@ impl NicModel {
         if let Some((trace, name)) = &self.trace {
             trace.add(self.time.now(), name, event);
         }
-    }
-
-    /// Takes all planted faults back.
-    pub fn heal(&mut self) {
-        self.faults.clear();
     }
 
     /// The QP may have work.
@@ -362,7 +400,7 @@ impl NicModel {
                 self.time.drop_first();
                 continue;
             };
-            let alarm = qp.requester.alarm();
+            let alarm = qp.wake_at();
             if alarm == Some(deadline) {
                 break;
             }
@@ -391,6 +429,10 @@ impl Device for NicModel {
     }
 
     fn step(&mut self, dma: &mut dyn Dma) -> Step {
+        if self.is_silent() {
+            self.port.sleep(self.time.now());
+            return Step::Idle;
+        }
         // Packets and queues take turns, so that neither keeps the other waiting.
         let turn = self.took_packet && !self.schedule.is_idle();
         self.took_packet = false;
@@ -426,6 +468,10 @@ impl Device for NicModel {
     }
 
     fn mmio_write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Fault> {
+        // Stores to a device that is gone are posted, and vanish.
+        if self.is_silent() {
+            return Ok(());
+        }
         let refuse =
             |kind, detail: String| Err(Fault::new(kind, offset, bytes.len() as u64, detail));
         let (page, register) = uar::locate(offset);

@@ -54,6 +54,16 @@ impl Port {
         self.arrived.pop_front()
     }
 
+    /// The NIC neither hears nor answers, and holds no time up.
+    pub(crate) fn sleep(&mut self, now: u64) {
+        self.arrived.clear();
+        if let Some(link) = &mut self.link {
+            while link.receive().is_some() {}
+            self.waiting = true;
+            link.wait(now, None);
+        }
+    }
+
     /// The NIC works: time does not pass.
     pub(crate) fn work(&mut self) {
         if self.waiting {

@@ -45,6 +45,8 @@ pub(crate) struct Qp {
     pub(crate) flush_vendor: u8,
     /// The deadline that the clock knows, if any.
     pub(crate) alarm: Option<u64>,
+    /// A fault: it does nothing.
+    pub(crate) stuck: bool,
 }
 
 /// Bus addresses of a QP's memory.
@@ -160,6 +162,7 @@ impl Qp {
             cause: None,
             flush_vendor: vendor_syndrome::FLUSHED,
             alarm: None,
+            stuck: false,
         }
     }
 
@@ -201,6 +204,7 @@ impl Qp {
     /// What is to be done, if anything.
     pub(crate) fn next_action(&self) -> Option<Action> {
         match self.state {
+            _ if self.stuck => None,
             QpState::Rts | QpState::Err if self.dbr_due => Some(Action::ReadDbr),
             QpState::Rtr | QpState::Rts if self.responder.has_answer() => Some(Action::Respond),
             QpState::Rts => self.requester.next_action(&self.context, &self.indices),
@@ -217,10 +221,16 @@ impl Qp {
             .is_some_and(|receives| receives.dbr_due || receives.has_posted())
     }
 
+    /// When something happens without a packet or a doorbell.
+    pub(crate) fn wake_at(&self) -> Option<u64> {
+        self.requester.alarm().filter(|_| !self.stuck)
+    }
+
     /// True if its doorbell record is to be read even while nothing happens: in ERR a later record releases completions
     /// (docs/hardware-facts.md), and a record behind its doorbell may still arrive.
     pub(crate) fn is_watched(&self) -> bool {
         match self.state {
+            _ if self.stuck => false,
             QpState::Err => true,
             QpState::Rts => self.indices.lags(),
             _ => false,

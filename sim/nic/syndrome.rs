@@ -54,6 +54,9 @@ checks! {
     OpMod = 0x01_0004, BadOperation, "op_mod is one the command has", "PRM, command return status";
     ReservedBits = 0x01_0005, BadParameter, "reserved bits are zero", "PRM, command return status";
 
+    Planted = 0xff_0000, InternalError, "no fault is planted for the command", "assumed: a fault of a test";
+    Removed = 0xff_0002, InternalError, "the NIC is on the bus", "Linux mlx5 cmd.c: commands fail once the device is gone";
+
     CapSet = 0x02_0001, BadParameter, "the capability set is one this NIC has", "mlx5_ifc query_hca_cap_in.op_mod";
     CapOtherFunction = 0x02_0002, BadParameter, "the capabilities are those of this function", "assumed";
 
@@ -143,17 +146,21 @@ pub struct CommandError {
     pub opcode: u16,
     /// The check that failed.
     pub check: Check,
+    /// Status and syndrome of a planted refusal, which are the test's.
+    pub(crate) planted: Option<(u8, u32)>,
 }
 
 impl CommandError {
     /// The status in the output mailbox.
     pub fn status(&self) -> u8 {
-        self.check.status().code()
+        self.planted
+            .map_or(self.check.status().code(), |(status, _)| status)
     }
 
     /// The syndrome in the output mailbox.
     pub fn syndrome(&self) -> u32 {
-        self.check.syndrome()
+        self.planted
+            .map_or(self.check.syndrome(), |(_, syndrome)| syndrome)
     }
 }
 

@@ -109,7 +109,7 @@ impl Work<'_> {
             return false;
         };
         // The clock keeps deadlines that no longer hold: an earlier one is enough to look again.
-        if let Some(alarm) = qp.requester.alarm()
+        if let Some(alarm) = qp.wake_at()
             && qp.alarm.is_none_or(|known| alarm < known)
         {
             qp.alarm = Some(alarm);

@@ -68,6 +68,7 @@ pub(super) fn create(
         producer: first,
         consumer: first,
         overflowed: false,
+        stuck: false,
         context: cqc,
     };
     let cqn = model

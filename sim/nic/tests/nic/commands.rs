@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use warpverbs_sim_nic::{Check, DmaRange, NicConfig, access};
+use warpverbs_sim_nic::{Check, DmaRange, InjectedFault, NicConfig, access};
 use warpverbs_wire::prm::cqc::{CqStatus, CqeSize};
 use warpverbs_wire::prm::hca_cap::{AtomicCaps, GeneralCaps, GeneralCaps2, PortType, RoceCaps};
 use warpverbs_wire::prm::header::Reply;
@@ -133,6 +133,20 @@ type Case = (Check, fn(&Rig) -> Mailbox);
 
 /// One mailbox for each check.
 const CASES: &[Case] = &[
+    (Check::Planted, |rig| {
+        rig.nic().inject(InjectedFault::Command {
+            opcode: create_qp::In::OPCODE,
+            status: Check::Planted.status().code(),
+            syndrome: Check::Planted.syndrome(),
+            times: 1,
+        });
+        qp(rig, |_| {})
+    }),
+    (Check::Removed, |rig| {
+        let mailbox = qp(rig, |_| {});
+        rig.nic().inject(InjectedFault::Removed);
+        mailbox
+    }),
     (Check::InputLength, |_| (vec![0x01], 16)),
     (Check::InputLength, |rig| {
         let (mut input, output) = cq(rig, |_| {});

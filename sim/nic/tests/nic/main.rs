@@ -5,6 +5,7 @@ mod completions;
 mod doorbells;
 mod errors;
 mod facts;
+mod faults;
 mod formats;
 mod objects;
 mod properties;
