@@ -37,6 +37,8 @@ pub struct NicConfig {
     pub log_max_sq_depth: u8,
     /// log2 of the largest CQ.
     pub log_max_cq_depth: u8,
+    /// Offers QPs without send doorbell record.
+    pub no_dbr: bool,
     /// Faults that come by themselves.
     pub faults: FaultPlan,
     /// log2 of the most PDs, UMEMs, MKeys, CQs and QPs, of each; at most 23.
@@ -56,6 +58,7 @@ impl Default for NicConfig {
             log_max_message: 30,
             log_max_sq_depth: MAX_LOG_SQ_DEPTH,
             log_max_cq_depth: 22,
+            no_dbr: false,
             faults: FaultPlan::default(),
             log_max_objects: 18,
         }
@@ -253,7 +256,7 @@ impl NicConfig {
             // 256 MiB of UAR space: the BAR.
             uar_sz: 8,
             log_pg_sz: 12,
-            bf: false,
+            bf: true,
             log_bf_reg_size: 9,
             qp_error_syndrome: false,
             max_wqe_sz_sq: MAX_WQE_BYTES,
@@ -268,7 +271,10 @@ impl NicConfig {
     }
 
     pub(crate) fn general_caps_2(&self) -> GeneralCaps2 {
-        GeneralCaps2::default()
+        GeneralCaps2 {
+            send_dbr_mode_no_dbr_ext: self.no_dbr,
+            ..GeneralCaps2::default()
+        }
     }
 
     pub(crate) fn roce_caps(&self) -> RoceCaps {

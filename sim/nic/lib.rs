@@ -17,6 +17,7 @@ mod completion;
 mod config;
 mod cq;
 mod error;
+mod events;
 mod failure;
 mod faults;
 mod fetch;

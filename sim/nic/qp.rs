@@ -4,7 +4,7 @@
 //! Must not know: mailboxes, memory, CQs, or what a packet says.
 
 use warpverbs_wire::cqe::{CqeOpcode, Syndrome, vendor_syndrome};
-use warpverbs_wire::prm::qpc::{QpState, Qpc};
+use warpverbs_wire::prm::qpc::{QpState, Qpc, SendDbrMode};
 use warpverbs_wire::roce::Psn;
 use warpverbs_wire::wqe::Opcode;
 
@@ -100,8 +100,15 @@ pub(crate) struct Slot {
 /// How a WQE ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Outcome {
-    Success { signalled: bool },
-    Error { syndrome: Syndrome, vendor: u8 },
+    Success {
+        signalled: bool,
+    },
+    /// Flushed, and its completion mode asks for the first error only.
+    Silent,
+    Error {
+        syndrome: Syndrome,
+        vendor: u8,
+    },
 }
 
 /// A receive WQE that completed or failed.
@@ -194,8 +201,11 @@ impl Qp {
         self.responder.abandon();
         self.cause = cause;
         self.flush_vendor = vendor_syndrome::FLUSHED;
-        self.indices.enter_error();
-        self.dbr_due = true;
+        // Without a record the doorbell decides in ERR too (assumed).
+        if !self.has_no_dbr() {
+            self.indices.enter_error();
+            self.dbr_due = true;
+        }
         if let Some(receives) = &mut self.receives {
             receives.dbr_due = true;
         }
@@ -231,10 +241,16 @@ impl Qp {
     pub(crate) fn is_watched(&self) -> bool {
         match self.state {
             _ if self.stuck => false,
+            QpState::Err | QpState::Rts if self.has_no_dbr() => false,
             QpState::Err => true,
             QpState::Rts => self.indices.lags(),
             _ => false,
         }
+    }
+
+    /// True if it has no send doorbell record.
+    pub(crate) fn has_no_dbr(&self) -> bool {
+        self.context.send_dbr_mode == SendDbrMode::NoDbr
     }
 
     /// Path MTU in bytes.

@@ -7,9 +7,11 @@ use std::sync::Arc;
 
 use warpverbs_sim_bus::{Dma, DmaAccess, Fault, Purpose};
 use warpverbs_wire::doorbell::{DBR_RECEIVE, DBR_SEND, dbr_producer};
+use warpverbs_wire::eqe::{Event as Raised, EventType};
 use warpverbs_wire::wqe::{Control, MAX_DS, SEGMENT, wqebbs};
 
 use crate::config::MAX_WQE_BYTES;
+use crate::events::Events;
 use crate::faults::Faults;
 use crate::findings::{FindingKind, Findings, one_line};
 use crate::objects::{ObjectId, ObjectKind, Objects};
@@ -36,6 +38,7 @@ pub(crate) struct Work<'a> {
     pub(crate) buffers: &'a mut Vec<Vec<u8>>,
     /// Steps so far: the clock of CQE timestamps.
     pub(crate) clock: u64,
+    pub(crate) events: &'a mut Events,
     pub(crate) trace: &'a Option<(Trace, Arc<str>)>,
     pub(crate) dma: &'a mut dyn Dma,
 }
@@ -81,6 +84,12 @@ impl Work<'_> {
         if let Some((trace, name)) = self.trace {
             trace.add(self.time.now(), name, event);
         }
+    }
+
+    /// Raises an event of the QP.
+    pub(crate) fn raise(&mut self, event: EventType) {
+        let number = self.qpn;
+        self.events.raise(Raised::Queue { event, number });
     }
 
     /// To ERR.

@@ -28,7 +28,12 @@ pub(super) fn create(
         ),
         Check::QpTimestamp,
     )?;
-    require(qpc.send_dbr_mode == SendDbrMode::Dbr, Check::QpDbrMode)?;
+    let modes = match qpc.send_dbr_mode {
+        SendDbrMode::Dbr => true,
+        SendDbrMode::NoDbr => model.config().no_dbr,
+        SendDbrMode::Unknown(_) => false,
+    };
+    require(modes, Check::QpDbrMode)?;
     require(
         matches!(qpc.rq_type, RqType::ZeroSize | RqType::Regular),
         Check::QpRqType,

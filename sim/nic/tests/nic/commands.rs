@@ -509,7 +509,7 @@ fn capabilities_say_what_the_checks_enforce() {
         ),
         (15, 30, 1, 1, PortType::Ethernet)
     );
-    assert!(caps.rc && caps.cq_oi && caps.roce && caps.atomic && !caps.bf);
+    assert!(caps.rc && caps.cq_oi && caps.roce && caps.atomic && caps.bf);
     assert!(
         !rig.command(Query::<GeneralCaps2>::new())
             .unwrap()

@@ -4,6 +4,7 @@ mod commands;
 mod completions;
 mod doorbells;
 mod errors;
+mod events;
 mod facts;
 mod faults;
 mod formats;
