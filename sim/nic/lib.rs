@@ -34,6 +34,7 @@ mod receive;
 mod requester;
 mod respond;
 mod responder;
+mod rmp;
 mod schedule;
 mod send;
 mod sq;

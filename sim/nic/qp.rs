@@ -165,7 +165,7 @@ impl Qp {
             dbr_due: false,
             requester: Requester::new(first),
             responder: Responder::default(),
-            receives: ReceiveQueue::of_qp(&context, memory.receives),
+            receives: ReceiveQueue::of_qp(&context, memory.receives, memory.dbr),
             cause: None,
             flush_vendor: vendor_syndrome::FLUSHED,
             alarm: None,

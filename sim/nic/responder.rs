@@ -313,7 +313,7 @@ impl Work<'_> {
             ));
         }
         if self
-            .scatter_receive(&posted.pieces, done, &packet.payload)
+            .scatter_receive(&posted, done, &packet.payload)
             .is_err()
         {
             return Err(Refusal::Receive(

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use warpverbs_sim_bus::{Dma, DmaAccess, Fault, Purpose};
 use warpverbs_wire::doorbell::{DBR_RECEIVE, DBR_SEND, dbr_producer};
 use warpverbs_wire::eqe::{Event as Raised, EventType};
+use warpverbs_wire::prm::qpc::RqType;
 use warpverbs_wire::wqe::{Control, MAX_DS, SEGMENT, wqebbs};
 
 use crate::config::MAX_WQE_BYTES;
@@ -97,6 +98,10 @@ impl Work<'_> {
         self.note(Event::Error { qpn: self.qpn });
         if let Some(qp) = self.qp() {
             qp.enter_error(cause);
+            // Its receives stay in the shared queue; software waits for this event before it destroys the QP.
+            if qp.context.rq_type == RqType::Shared {
+                self.raise(EventType::SrqLastWqe);
+            }
         }
     }
 

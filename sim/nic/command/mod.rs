@@ -7,13 +7,14 @@ mod caps;
 mod cq;
 mod mkey;
 mod qp;
+mod rmp;
 mod transition;
 
 use warpverbs_wire::prm::header::{Reply, Request};
 use warpverbs_wire::prm::{
-    Status, create_cq, create_mkey, create_qp, destroy_cq, destroy_mkey, destroy_qp, init2rtr_qp,
-    qp_2err, qp_2rst, query_cq, query_hca_cap, query_qp, query_special_contexts, rst2init_qp,
-    rtr2rts_qp,
+    Status, create_cq, create_mkey, create_qp, create_rmp, destroy_cq, destroy_mkey, destroy_qp,
+    destroy_rmp, init2rtr_qp, modify_rmp, qp_2err, qp_2rst, query_cq, query_hca_cap, query_qp,
+    query_rmp, query_special_contexts, rst2init_qp, rtr2rts_qp,
 };
 
 use crate::model::NicModel;
@@ -127,6 +128,10 @@ impl NicModel {
             }
             qp_2err::In::OPCODE => execute!(self, input, output, qp_2err, transition::to_error),
             qp_2rst::In::OPCODE => execute!(self, input, output, qp_2rst, transition::to_reset),
+            create_rmp::In::OPCODE => execute!(self, input, output, create_rmp, rmp::create),
+            modify_rmp::In::OPCODE => execute!(self, input, output, modify_rmp, rmp::modify),
+            query_rmp::In::OPCODE => execute!(self, input, output, query_rmp, rmp::query),
+            destroy_rmp::In::OPCODE => execute!(self, input, output, destroy_rmp, rmp::destroy),
             create_mkey::In::OPCODE => execute!(self, input, output, create_mkey, mkey::create),
             destroy_mkey::In::OPCODE => execute!(self, input, output, destroy_mkey, mkey::destroy),
             _ => Err(Check::Opcode),

@@ -11,9 +11,11 @@ use warpverbs_wire::prm::qpc::{
     Mtu, OptParam, PathMigration, QpState, RqType, SendDbrMode, ServiceType, TimestampFormat,
 };
 use warpverbs_wire::prm::query_hca_cap::{self, Query};
+use warpverbs_wire::prm::rmpc::{RmpState, WqType};
 use warpverbs_wire::prm::{
-    Command, Status, create_cq, create_mkey, create_qp, destroy_cq, destroy_mkey, destroy_qp,
-    init2rtr_qp, query_cq, query_qp, query_special_contexts, rst2init_qp, rtr2rts_qp,
+    Command, Status, create_cq, create_mkey, create_qp, create_rmp, destroy_cq, destroy_mkey,
+    destroy_qp, destroy_rmp, init2rtr_qp, modify_rmp, query_cq, query_qp, query_rmp,
+    query_special_contexts, rst2init_qp, rtr2rts_qp,
 };
 use warpverbs_wire::wqe::{Opcode, SIGNALLED};
 
@@ -79,6 +81,12 @@ fn mkey_request(rig: &Rig) -> create_mkey::In {
 
 fn mkey(rig: &Rig, change: impl FnOnce(&mut create_mkey::In)) -> Mailbox {
     let mut request = mkey_request(rig);
+    change(&mut request);
+    mailbox(request)
+}
+
+fn rmp(rig: &Rig, change: impl FnOnce(&mut create_rmp::In)) -> Mailbox {
+    let mut request = rig.rmp_request(3).0;
     change(&mut request);
     mailbox(request)
 }
@@ -241,6 +249,75 @@ const CASES: &[Case] = &[
         let request = mkey_request(rig);
         exhaust(rig, request)
     }),
+    (Check::RmpExhausted, |rig| {
+        let request = rig.rmp_request(3).0;
+        exhaust(rig, request)
+    }),
+    (Check::RmpState, |rig| {
+        rmp(rig, |r| r.context.state = RmpState::Error)
+    }),
+    (Check::RmpState, |rig| {
+        let rmpn = rig.command(rig.rmp_request(3).0).unwrap().rmpn;
+        mailbox(modify_rmp::In {
+            rmpn,
+            rmp_state: RmpState::Error,
+            ..modify_rmp::In::default()
+        })
+    }),
+    (Check::RmpType, |rig| {
+        rmp(rig, |r| r.context.wq.wq_type = WqType::CyclicStriding)
+    }),
+    (Check::RmpSize, |rig| {
+        rmp(rig, |r| r.context.wq.log_wq_sz = 15)
+    }),
+    (Check::RmpSize, |rig| {
+        rmp(rig, |r| r.context.wq.log_wq_stride = 3)
+    }),
+    (Check::RmpPd, |rig| {
+        rmp(rig, |r| r.context.wq.pd = NO_OBJECT)
+    }),
+    (Check::RmpNoUmem, |rig| {
+        rmp(rig, |r| r.context.wq.wq_umem_valid = false)
+    }),
+    (Check::RmpNoUmem, |rig| {
+        rmp(rig, |r| r.context.wq.dbr_umem_valid = false)
+    }),
+    (Check::RmpUmem, |rig| {
+        rmp(rig, |r| r.context.wq.wq_umem_id = NO_OBJECT)
+    }),
+    (Check::RmpUmem, |rig| {
+        rmp(rig, |r| r.context.wq.dbr_umem_id = NO_OBJECT)
+    }),
+    (Check::RmpUmemOffset, |rig| {
+        rmp(rig, |r| r.context.wq.wq_umem_offset = 32)
+    }),
+    (Check::RmpUmemBounds, |rig| {
+        rmp(rig, |r| r.context.wq.wq_umem_offset = 128)
+    }),
+    (Check::RmpDbr, |rig| {
+        rmp(rig, |r| r.context.wq.dbr_addr += 4)
+    }),
+    (Check::RmpDbr, |rig| {
+        rmp(rig, |r| r.context.wq.dbr_addr += 64)
+    }),
+    (Check::RmpNotFound, |_| {
+        mailbox(query_rmp::In { rmpn: NO_OBJECT })
+    }),
+    (Check::RmpUid, |rig| {
+        let rmpn = rig.command(rig.rmp_request(3).0).unwrap().rmpn;
+        with_uid(mailbox(destroy_rmp::In { rmpn }))
+    }),
+    (Check::RmpBusy, |rig| {
+        let rmpn = rig.command(rig.rmp_request(3).0).unwrap().rmpn;
+        let cq = rig.cq(3);
+        let mut request = rig.qp_request(&cq, 3).0;
+        (request.qpc.rq_type, request.qpc.srqn_rmpn_xrqn) = (RqType::Shared, rmpn);
+        rig.command(request).unwrap();
+        mailbox(destroy_rmp::In { rmpn })
+    }),
+    (Check::QpSharedQueue, |rig| {
+        qp(rig, |r| r.qpc.rq_type = RqType::Shared)
+    }),
     (Check::CqNotFound, |_| {
         mailbox(query_cq::In { cqn: NO_OBJECT })
     }),
@@ -269,7 +346,7 @@ const CASES: &[Case] = &[
     (Check::QpNoSq, |rig| qp(rig, |r| r.qpc.no_sq = true)),
     (Check::QpSqSize, |rig| qp(rig, |r| r.qpc.log_sq_size = 15)),
     (Check::QpRqType, |rig| {
-        qp(rig, |r| r.qpc.rq_type = RqType::Shared)
+        qp(rig, |r| r.qpc.rq_type = RqType::Unknown(2))
     }),
     (Check::QpUar, |rig| qp(rig, |r| r.qpc.uar_page = 0)),
     (Check::QpPageOffset, |rig| {
