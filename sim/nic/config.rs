@@ -276,7 +276,6 @@ impl NicConfig {
     pub(crate) fn general_caps_2(&self) -> GeneralCaps2 {
         GeneralCaps2 {
             send_dbr_mode_no_dbr_ext: self.no_dbr,
-            ..GeneralCaps2::default()
         }
     }
 
