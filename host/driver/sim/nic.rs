@@ -109,10 +109,12 @@ impl SimNic {
     ) -> Result<(DmaRange, Option<Window>)> {
         match region {
             MemoryRegion::Address { addr, len } => {
-                if len == 0 || addr.checked_add(len).is_none() {
+                // As the kernel pins what is registered, pages of user space only: 47 bits of address, page 0 left out.
+                let last = addr.checked_add(len).filter(|end| *end <= 1 << 47);
+                if len == 0 || addr < 4096 || last.is_none() {
                     return Err(invalid(
                         call,
-                        format!("{len} bytes at {addr:#x} are no range"),
+                        format!("{len} bytes at {addr:#x} are no memory of this process"),
                     ));
                 }
                 // SAFETY: `HostWindows::open` demands that until it is closed
