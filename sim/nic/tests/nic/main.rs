@@ -12,5 +12,6 @@ mod objects;
 mod properties;
 mod rig;
 mod semantics;
+mod sockets;
 mod transfers;
 mod transport;
