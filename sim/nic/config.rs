@@ -38,6 +38,9 @@ pub struct NicConfig {
     pub log_max_objects: u8,
     /// Steps that pass before a request without answer is sent again. Stands for the local ACK timeout.
     pub steps_per_retry: u32,
+    /// True if it may read a doorbell record at any step and act on it without a doorbell. That hardware may do so is
+    /// assumed; software that is right does not notice.
+    pub reads_records_early: bool,
 }
 
 impl Default for NicConfig {
@@ -55,6 +58,7 @@ impl Default for NicConfig {
             log_max_cq_depth: 22,
             log_max_objects: 18,
             steps_per_retry: 64,
+            reads_records_early: false,
         }
     }
 }

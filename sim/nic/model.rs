@@ -13,6 +13,7 @@ use crate::faults::{Faults, InjectedFault};
 use crate::findings::{Finding, FindingKind, Findings};
 use crate::keys::{MKey, MrKeys, Rights};
 use crate::objects::{ObjectId, ObjectKind, Objects};
+use crate::qp::Qp;
 use crate::schedule::{Schedule, Turn};
 use crate::sq::Rung;
 use crate::stats::NicStats;
@@ -187,6 +188,13 @@ impl NicModel {
             if !matches!(qp.state, QpState::Rts | QpState::Err) {
                 continue;
             }
+            if let Some((doorbell, record)) = qp.indices.uncertain() {
+                let kind = FindingKind::DbrUnordered { doorbell, record };
+                let id = ObjectId::new(ObjectKind::Qp, qpn);
+                self.findings.add(id, Some(doorbell), kind, || {
+                    "at the end of the run".to_owned()
+                });
+            }
             if let Some(lag) = qp.indices.judge_last() {
                 let kind = FindingKind::DbrBehind {
                     doorbell: lag.doorbell,
@@ -238,6 +246,44 @@ impl NicModel {
             packet: &mut self.packet,
             clock: self.clock,
             dma,
+        }
+    }
+
+    /// Refuses a store to a register that takes no such store.
+    fn check_store(&self, offset: u64, bytes: &[u8]) -> Result<(), Fault> {
+        let refuse =
+            |kind, detail: String| Err(Fault::new(kind, offset, bytes.len() as u64, detail));
+        let (page, register) = uar::locate(offset);
+        let uar = ObjectId::new(ObjectKind::Uar, page);
+        if self.objects.uars.get(page).is_none() {
+            return if self.objects.uars.is_destroyed(page) {
+                refuse(FaultKind::Freed, format!("{uar} was freed"))
+            } else {
+                refuse(FaultKind::Unmapped, format!("{uar} was never allocated"))
+            };
+        }
+        match register {
+            Register::Send | Register::CqArm if bytes.len() == 8 => Ok(()),
+            Register::Send | Register::CqArm => refuse(
+                FaultKind::Refused,
+                format!("a doorbell of {uar} is one store of 8 bytes"),
+            ),
+            Register::BlueFlame => refuse(
+                FaultKind::Refused,
+                format!("BlueFlame stores to {uar} are not modelled"),
+            ),
+            Register::None => refuse(FaultKind::Unmapped, format!("{uar} has no such register")),
+        }
+    }
+
+    /// With [`NicConfig::reads_records_early`]: reads the doorbell record of some QP that can send.
+    fn read_some_record(&mut self, dma: &mut dyn Dma) {
+        let rts = |(qpn, qp): (u32, &Qp)| (qp.state == QpState::Rts).then_some(qpn);
+        let sending: Vec<u32> = self.objects.qps.iter().filter_map(rts).collect();
+        if let Some(qpn) = self.schedule.whim(&sending) {
+            let mut work = self.work(qpn, dma);
+            work.take_record();
+            work.settle();
         }
     }
 
@@ -309,6 +355,9 @@ impl Device for NicModel {
     }
 
     fn step(&mut self, dma: &mut dyn Dma) -> Step {
+        if self.config.reads_records_early {
+            self.read_some_record(dma);
+        }
         match self.schedule.next() {
             Turn::Idle => Step::Idle,
             Turn::Work(qpn) => {
@@ -332,36 +381,27 @@ impl Device for NicModel {
         }
     }
 
+    fn context_of(&self, offset: u64, bytes: &[u8]) -> Result<u32, Fault> {
+        self.check_store(offset, bytes)?;
+        let doorbell = <[u8; 8]>::try_from(bytes)
+            .ok()
+            .and_then(|bytes| Doorbell::parse(bytes).ok());
+        Ok(doorbell.map_or(0, |doorbell| doorbell.qpn()))
+    }
+
+    fn mmio_arrives(&mut self, offset: u64, bytes: &[u8], dma: &mut dyn Dma) -> Result<(), Fault> {
+        self.mmio_write(offset, bytes)?;
+        let qpn = self.context_of(offset, bytes)?;
+        self.work(qpn, dma).confirm_doorbell();
+        Ok(())
+    }
+
     fn mmio_write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Fault> {
-        let refuse =
-            |kind, detail: String| Err(Fault::new(kind, offset, bytes.len() as u64, detail));
+        self.check_store(offset, bytes)?;
         let (page, register) = uar::locate(offset);
-        let uar = ObjectId::new(ObjectKind::Uar, page);
-        if self.objects.uars.get(page).is_none() {
-            return if self.objects.uars.is_destroyed(page) {
-                refuse(FaultKind::Freed, format!("{uar} was freed"))
-            } else {
-                refuse(FaultKind::Unmapped, format!("{uar} was never allocated"))
-            };
-        }
         match (register, <[u8; 8]>::try_from(bytes)) {
             (Register::Send, Ok(bytes)) => self.ring(page, bytes),
-            (Register::CqArm, Ok(_)) => self.stats.cq_arms += 1,
-            (Register::Send | Register::CqArm, Err(_)) => {
-                return refuse(
-                    FaultKind::Refused,
-                    format!("a doorbell of {uar} is one store of 8 bytes"),
-                );
-            }
-            (Register::BlueFlame, _) => {
-                return refuse(
-                    FaultKind::Refused,
-                    format!("BlueFlame stores to {uar} are not modelled"),
-                );
-            }
-            (Register::None, _) => {
-                return refuse(FaultKind::Unmapped, format!("{uar} has no such register"));
-            }
+            _ => self.stats.cq_arms += 1,
         }
         Ok(())
     }

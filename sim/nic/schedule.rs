@@ -86,6 +86,12 @@ impl Schedule {
         self.watched.clone()
     }
 
+    /// Every other time, one of `qpns`.
+    pub(crate) fn whim(&mut self, qpns: &[u32]) -> Option<u32> {
+        qpns.get(self.rng.below(2 * qpns.len() as u32) as usize)
+            .copied()
+    }
+
     pub(crate) fn is_idle(&self) -> bool {
         self.ready.is_empty()
     }

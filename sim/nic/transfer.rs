@@ -75,7 +75,7 @@ impl Work<'_> {
         match (operation.slot.opcode, target) {
             (Opcode::RdmaWrite, Some((peer, target))) => {
                 self.gather(operation, bytes)?;
-                let access = payload(target.relaxed_ordering);
+                let access = payload(self.qpn, target.relaxed_ordering);
                 match self.dma.write(access, target.bus_addr, self.packet) {
                     Ok(()) => {
                         self.stats.bytes_written += bytes;
@@ -87,7 +87,7 @@ impl Work<'_> {
             (Opcode::RdmaRead, Some((peer, target))) => {
                 self.packet.clear();
                 self.packet.resize(bytes as usize, 0);
-                let access = payload(target.relaxed_ordering);
+                let access = payload(self.qpn, target.relaxed_ordering);
                 match self.dma.read(access, target.bus_addr, self.packet) {
                     Ok(()) => {
                         self.stats.bytes_read += bytes;
@@ -222,7 +222,10 @@ impl Work<'_> {
             right,
         };
         match keys::translate(&self.objects.mkeys, request) {
-            Ok(target) => Ok(Some((target.bus_addr, payload(target.relaxed_ordering)))),
+            Ok(target) => Ok(Some((
+                target.bus_addr,
+                payload(self.qpn, target.relaxed_ordering),
+            ))),
             Err(fault) => {
                 self.note_key(slot, key, fault);
                 Err(LOCAL_PROTECTION)
@@ -254,10 +257,10 @@ impl From<Failed> for Stop {
     }
 }
 
-fn payload(relaxed_ordering: bool) -> DmaAccess {
+fn payload(qpn: u32, relaxed_ordering: bool) -> DmaAccess {
     DmaAccess {
         relaxed_ordering,
-        ..DmaAccess::new(Purpose::Payload)
+        ..DmaAccess::new(Purpose::Payload, qpn)
     }
 }
 

@@ -4,14 +4,14 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use warpverbs::driver::sim::World;
+use warpverbs::driver::sim::{self, World};
 use warpverbs::{
     Context, ErrorKind, ExportedQp, GpuContext, Module, Pd, QpConfig, QueuePair, Run, RunReport,
     Stream,
 };
 
 use super::plan::Plan;
-use crate::args::Cq;
+use crate::args::{Check, Cq};
 use crate::failure::{Failure, one_line};
 
 /// A kernel that completes nothing for so long is given up.
@@ -33,7 +33,14 @@ pub(crate) struct Findings(pub(crate) Vec<String>);
 
 impl Session {
     pub(crate) fn open(plan: &Plan) -> Result<Self, Failure> {
-        let world = World::builder().seed(plan.seed).build();
+        let world = World::builder()
+            .seed(plan.seed)
+            .check(match plan.check {
+                Check::Fast => sim::Check::Fast,
+                Check::Strict => sim::Check::Strict,
+                Check::Gpu => sim::Check::Gpu,
+            })
+            .build();
         let nic = Context::open(world.nic())?;
         let gpu = GpuContext::open(world.gpu())?;
         let pd = Pd::alloc(&nic)?;
