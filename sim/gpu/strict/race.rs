@@ -95,7 +95,10 @@ fn kind(earlier: &Side, later: &Side, weakness: Weakness) -> OrderFault {
         OrderFault::WorkRequest
     } else if device(later) && !later.writes && later.purpose == Purpose::Payload {
         OrderFault::DeviceRead
-    } else if device(earlier) && !earlier.writes && later.writes {
+    } else if device(earlier)
+        && matches!(earlier.purpose, Purpose::Wqe | Purpose::Payload)
+        && !earlier.writes
+    {
         OrderFault::Reuse
     } else if device(earlier) && earlier.writes {
         OrderFault::DeviceWrite
