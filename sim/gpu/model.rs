@@ -18,7 +18,7 @@ use crate::report::RunReport;
 use crate::run::machine::Machine;
 use crate::run::state::{Launch, LaunchShape};
 use crate::stream::Streams;
-use crate::strict::StrictMemory;
+use crate::strict::{StrictMemory, beyond_the_model};
 use crate::window::RegisterWindow;
 
 /// Limits of a launch (CUDA C++ Programming Guide, "Compute Capabilities").
@@ -162,7 +162,18 @@ impl GpuModel {
         if let Some(report) = &self.failure {
             return Err(LoadError::new(0, format!("the context is dead: {report}")));
         }
-        let module = Module::load(ptx, &mut self.bus.lock(), self.converge)?;
+        let mut bus = self.bus.lock();
+        let module = Module::load(ptx, &mut bus, self.converge)?;
+        if self.check != Check::Fast
+            && let Some(error) = beyond_the_model(&module.program)
+        {
+            for (addr, _) in module.globals.values() {
+                // Just allocated: freeing it cannot fail.
+                let _ = bus.memory.free(*addr);
+            }
+            return Err(error);
+        }
+        drop(bus);
         self.modules_issued += 1;
         let id = self.modules_issued;
         self.modules.insert(id, module);

@@ -280,7 +280,7 @@ impl NicModel {
     fn read_some_record(&mut self, dma: &mut dyn Dma) {
         let rts = |(qpn, qp): (u32, &Qp)| (qp.state == QpState::Rts).then_some(qpn);
         let sending: Vec<u32> = self.objects.qps.iter().filter_map(rts).collect();
-        if let Some(qpn) = self.schedule.whim(&sending) {
+        if let Some(qpn) = self.schedule.one_of(&sending) {
             let mut work = self.work(qpn, dma);
             work.take_record();
             work.settle();
@@ -355,7 +355,7 @@ impl Device for NicModel {
     }
 
     fn step(&mut self, dma: &mut dyn Dma) -> Step {
-        if self.config.reads_records_early {
+        if self.config.reads_records_early && self.schedule.whim() {
             self.read_some_record(dma);
         }
         match self.schedule.next() {

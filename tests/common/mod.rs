@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use warpverbs::driver::WriteOrdering;
-use warpverbs::driver::sim::{NicStats, Scheduler, World};
+use warpverbs::driver::sim::{Check, NicStats, Scheduler, World};
 use warpverbs::{
     Access, Bandwidth, Context, CqForm, Direction, Doorbell, ExportedQp, GpuContext, GpuMemory,
     Module, Mr, Pd, QpConfig, QpStatus, QueuePair, Result, RunReport, Sharing, Stream,
@@ -27,6 +27,7 @@ pub const POISON: u8 = 0xa7;
 pub struct Options {
     pub seed: u64,
     pub scheduler: Scheduler,
+    pub check: Check,
     pub direction: Direction,
     pub sharing: Sharing,
     pub doorbell: Doorbell,
@@ -54,6 +55,7 @@ impl Default for Options {
         Self {
             seed: 1,
             scheduler: Scheduler::Independent,
+            check: Check::Fast,
             direction: Direction::Write,
             sharing: Sharing::Exclusive,
             doorbell: Doorbell::Db,
@@ -154,6 +156,7 @@ impl Options {
         World::builder()
             .seed(self.seed)
             .scheduler(self.scheduler)
+            .check(self.check)
             .first_index(self.first_index)
             .write_ordering(self.write_ordering)
             .gpu_config(|gpu| {
@@ -228,8 +231,8 @@ impl Bench {
             .bandwidth()
             .launch(&self.module, &self.stream, &self.qps, local, &remote)
             .and_then(|mut run| run.wait(PATIENCE));
-        let findings = self.world.findings();
         let bytes = self.target.to_vec().unwrap_or_default();
+        let findings = self.world.findings();
         let statuses = self
             .qps
             .iter()

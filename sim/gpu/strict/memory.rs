@@ -162,7 +162,10 @@ impl StrictMemory {
         let mut observed = [const { None }; 8];
         for (index, entry) in sources.iter().zip(&mut observed) {
             if let Some(message) = cell.messages.get_mut(index) {
-                message.note_reader(side.slot, side.epoch);
+                // Who learns of this reader learns of a write that it knew already.
+                if !message.side.is_before(&agent.clock) {
+                    message.note_reader(side.slot, side.epoch);
+                }
                 if side.weakness(&message.side, &self.agents).is_none() {
                     let distance = self.agents.distance(side.place, message.side.place);
                     *entry = message
@@ -280,7 +283,9 @@ impl StrictMemory {
             .single()
             .and_then(|index| cell.messages.get_mut(index))
         {
-            message.note_reader(side.slot, side.epoch);
+            if !message.side.is_before(&agent.clock) {
+                message.note_reader(side.slot, side.epoch);
+            }
             if side.weakness(&message.side, &self.agents).is_none() {
                 let distance = self.agents.distance(side.place, message.side.place);
                 observed = message

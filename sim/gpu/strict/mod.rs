@@ -13,7 +13,8 @@
 //! - `race`: conflicts and what would have ordered them;
 //! - `doorbells`: MMIO stores under way;
 //! - `written`: initialised bytes;
-//! - `memory`: the accesses.
+//! - `memory`: the accesses;
+//! - `refuse`: instructions that cannot be judged.
 
 mod agents;
 mod cell;
@@ -22,7 +23,9 @@ mod doorbells;
 mod memory;
 mod message;
 mod race;
+mod refuse;
 mod table;
 mod written;
 
 pub use memory::StrictMemory;
+pub(crate) use refuse::beyond_the_model;

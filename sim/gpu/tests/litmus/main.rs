@@ -78,3 +78,23 @@ fn there_are_at_least_forty() {
     let count: usize = tables.iter().map(Vec::len).sum();
     assert!(count >= 40, "{count}");
 }
+
+#[test]
+fn what_cannot_be_judged_is_refused_by_name() {
+    for instruction in [
+        "cp.async.ca.shared.global [%r1], [%rd1], 4;",
+        "fence.proxy.async;",
+        "mbarrier.init.shared.b64 [%rd1], 1;",
+        "barrier.cluster.arrive;",
+        "fence.acq_rel.cluster;",
+        "ld.relaxed.cluster.global.u32 %r1, [%rd1];",
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%rd1], %r1, [%rd2];",
+        "ld.shared::cluster.u32 %r1, [%rd1];",
+        "multimem.red.relaxed.gpu.global.add.u32 [%rd1], 1;",
+    ] {
+        let error = rig::load(instruction).unwrap_err();
+        assert_eq!(error.line, 9, "{error}");
+        assert_eq!(error.text, instruction);
+    }
+    rig::load("ld.relaxed.gpu.global.u32 %r1, [%rd1];").unwrap();
+}

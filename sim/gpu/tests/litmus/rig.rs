@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use warpverbs_sim_bus::{Access, Bus, Space};
 use warpverbs_sim_gpu::{
-    Check, GpuConfig, GpuModel, LaunchShape, OrderFault, OrderReport, memory_of,
+    Check, GpuConfig, GpuModel, LaunchShape, LoadError, ModuleId, OrderFault, OrderReport,
+    memory_of,
 };
 
 /// Seeds unless the environment says otherwise.
@@ -204,4 +205,18 @@ pub(crate) fn check(test: &Litmus) -> Result<(), String> {
         Some(fault) => Err(format!("{}: {fault} was not reported", test.name)),
         None => Ok(()),
     }
+}
+
+/// Loads a kernel of one instruction, which is at line 9.
+pub(crate) fn load(instruction: &str) -> Result<ModuleId, LoadError> {
+    let config = GpuConfig {
+        check: Check::Strict,
+        ..GpuConfig::default()
+    };
+    let bus = Bus::new(memory_of(&config));
+    let ptx = format!(
+        ".version 8.6\n.target sm_90\n.address_size 64\n.visible .entry k()\n{{\n.reg .b32 %r<4>;\n\
+         .reg .b64 %rd<4>;\n.reg .pred %p<2>;\n{instruction}\nret;\n}}\n"
+    );
+    GpuModel::new(config, bus).load_module(&ptx)
 }
