@@ -40,12 +40,14 @@ pub(super) enum Path {
 }
 
 /// The slots of a device's queue: its reads, and its writes by path.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Paths {
     gpu: u32,
     host: u32,
     /// Last epochs of each whose writes are known to have arrived.
     pushed: [u32; 2],
+    /// What is known of all other agents: the same for many writes.
+    others: Option<Arc<Clock>>,
 }
 
 /// An agent.
@@ -90,10 +92,8 @@ impl AgentState {
     /// Ends the epoch and gives what is known at its end.
     pub(super) fn release(&mut self) -> Arc<Snapshot> {
         let epoch = self.epoch();
-        let snapshot = Arc::new(Snapshot {
-            clock: self.clock.clone(),
-            of: Some((self.slot, epoch)),
-        });
+        let base = Arc::new(self.clock.clone());
+        let snapshot = Arc::new(Snapshot::new(base, Vec::new(), Some((self.slot, epoch))));
         self.clock.set(self.slot, epoch + 1);
         snapshot
     }
@@ -122,7 +122,7 @@ impl AgentState {
             return;
         }
         if acquires {
-            self.clock.join(&snapshot.clock);
+            self.learn(snapshot);
             return;
         }
         let Some(pending) = self.pending.get_mut(distance) else {
@@ -138,16 +138,24 @@ impl AgentState {
         if pending.len() > PENDING {
             let mut clock = Clock::default();
             for snapshot in pending.drain(..) {
-                clock.join(&snapshot.clock);
+                snapshot.join_into(&mut clock);
             }
-            pending.push(Arc::new(Snapshot { clock, of: None }));
+            pending.push(Arc::new(Snapshot::new(Arc::new(clock), Vec::new(), None)));
+        }
+    }
+
+    /// Acquires a snapshot.
+    fn learn(&mut self, snapshot: &Snapshot) {
+        snapshot.join_into(&mut self.clock);
+        if let Some(paths) = &mut self.paths {
+            paths.others = None;
         }
     }
 
     fn acquire_pending(&mut self, reach: usize) {
         for pending in self.pending.iter_mut().take(reach + 1) {
             for snapshot in pending.drain(..) {
-                self.clock.join(&snapshot.clock);
+                snapshot.join_into(&mut self.clock);
             }
         }
     }
@@ -260,6 +268,7 @@ impl Agents {
             gpu,
             host,
             pushed: [0; 2],
+            others: None,
         });
         self.put(state);
         self.contexts.insert((device, context), slot);
@@ -371,7 +380,7 @@ impl Agents {
             Event::Launch { launch } => {
                 // CUDA C++ Programming Guide, "Streams": a launch sees what the launching thread did before.
                 let clock = match self.get_mut(HOST) {
-                    Some(host) => host.release().clock.clone(),
+                    Some(host) => host.release().to_clock(),
                     None => Clock::default(),
                 };
                 self.launches.insert(
@@ -425,7 +434,7 @@ impl Agents {
                 if let Some(slot) = self.slot_of_thread(thread)
                     && let Some(state) = self.get_mut(slot)
                 {
-                    let clock = state.release().clock.clone();
+                    let clock = state.release().to_clock();
                     self.arrived.entry(barrier).or_default().join(&clock);
                 }
             }
@@ -517,9 +526,9 @@ impl Agents {
         let Some(state) = self.get_mut(slot) else {
             return (slot, 0, None);
         };
-        let Some(paths) = state.paths else {
-            let epoch = state.epoch();
-            return (slot, epoch, Some(state.release()));
+        let (reads, slot) = (state.epoch(), state.slot);
+        let Some(paths) = &mut state.paths else {
+            return (slot, reads, Some(state.release()));
         };
         let (own, other, pushed) = match path {
             Path::GpuMemory => (paths.gpu, paths.host, paths.pushed[1]),
@@ -529,31 +538,29 @@ impl Agents {
         if relaxed {
             return (own, epoch, None);
         }
-        let mut clock = state.clock.clone();
-        clock.set(other, pushed);
-        let reads = state.epoch();
+        let others = paths.others.get_or_insert_with(|| {
+            let mut clock = state.clock.clone();
+            for own in [slot, own, other] {
+                clock.set(own, 0);
+            }
+            Arc::new(clock)
+        });
+        let later = vec![(slot, reads), (own, epoch), (other, pushed)];
+        let snapshot = Snapshot::new(others.clone(), later, Some((own, epoch)));
         state.clock.set(own, epoch + 1);
         state.clock.set(slot, reads + 1);
-        (
-            own,
-            epoch,
-            Some(Arc::new(Snapshot {
-                clock,
-                of: Some((own, epoch)),
-            })),
-        )
+        (own, epoch, Some(Arc::new(snapshot)))
     }
 
     /// A device's queue reads data: the read pushes its writes on that path before it.
     pub(super) fn device_reads(&mut self, slot: u32, path: Path) {
         if let Some(state) = self.get_mut(slot)
-            && let Some(mut paths) = state.paths
+            && let Some(paths) = &mut state.paths
         {
             match path {
                 Path::GpuMemory => paths.pushed[0] = state.clock.get(paths.gpu),
                 Path::HostMemory => paths.pushed[1] = state.clock.get(paths.host),
             }
-            state.paths = Some(paths);
         }
     }
 
@@ -561,7 +568,7 @@ impl Agents {
     pub(super) fn doorbell(&mut self, slot: u32, carried: Option<Arc<Snapshot>>) {
         if let Some(state) = self.get_mut(slot) {
             if let Some(carried) = &carried {
-                state.clock.join(&carried.clock);
+                state.learn(carried);
             }
             state.doorbell = carried;
         }

@@ -52,33 +52,63 @@ impl Clock {
     }
 }
 
-/// A released clock.
+/// A released clock: a base, which many may share, and later epochs of a few slots.
 #[derive(Debug)]
 pub(super) struct Snapshot {
-    pub(super) clock: Clock,
+    base: Arc<Clock>,
+    later: Vec<(u32, u32)>,
     /// Who released it, and the epoch that it ended; whoever covers that has all of it. `None` if it is a join of several.
-    pub(super) of: Option<(u32, u32)>,
+    of: Option<(u32, u32)>,
 }
 
 impl Snapshot {
+    pub(super) fn new(base: Arc<Clock>, later: Vec<(u32, u32)>, of: Option<(u32, u32)>) -> Self {
+        Self { base, later, of }
+    }
+
     /// True if a clock has all of it for certain.
     pub(super) fn is_known_to(&self, clock: &Clock) -> bool {
         self.of
             .is_some_and(|(slot, epoch)| clock.covers(slot, epoch))
     }
+
+    fn is_known_to_snapshot(&self, other: &Self) -> bool {
+        self.of.is_some_and(|(slot, epoch)| {
+            other.base.covers(slot, epoch)
+                || other
+                    .later
+                    .iter()
+                    .any(|(own, known)| *own == slot && *known >= epoch)
+        })
+    }
+
+    /// Joins it into a clock.
+    pub(super) fn join_into(&self, clock: &mut Clock) {
+        clock.join(&self.base);
+        for (slot, epoch) in &self.later {
+            clock.set(*slot, clock.get(*slot).max(*epoch));
+        }
+    }
+
+    /// As a clock of its own.
+    pub(super) fn to_clock(&self) -> Clock {
+        let mut clock = Clock::clone(&self.base);
+        self.join_into(&mut clock);
+        clock
+    }
 }
 
 /// The join of two snapshots.
 pub(super) fn merged(a: &Arc<Snapshot>, b: &Arc<Snapshot>) -> Arc<Snapshot> {
-    if Arc::ptr_eq(a, b) || b.is_known_to(&a.clock) {
+    if Arc::ptr_eq(a, b) || b.is_known_to_snapshot(a) {
         return a.clone();
     }
-    if a.is_known_to(&b.clock) {
+    if a.is_known_to_snapshot(b) {
         return b.clone();
     }
-    let mut clock = a.clock.clone();
-    clock.join(&b.clock);
-    Arc::new(Snapshot { clock, of: None })
+    let mut clock = a.to_clock();
+    b.join_into(&mut clock);
+    Arc::new(Snapshot::new(Arc::new(clock), Vec::new(), None))
 }
 
 /// Distances of two agents, which are also scopes: same block, same GPU, same system.
@@ -107,21 +137,16 @@ mod tests {
 
     #[test]
     fn a_merge_keeps_both_sides() {
-        let one = Arc::new(Snapshot {
-            clock: clock(&[4, 1]),
-            of: Some((0, 4)),
-        });
-        let two = Arc::new(Snapshot {
-            clock: clock(&[0, 6]),
-            of: Some((1, 6)),
-        });
+        let snapshot = |entries: &[u32], later: &[(u32, u32)], of| {
+            Arc::new(Snapshot::new(Arc::new(clock(entries)), later.to_vec(), of))
+        };
+        let one = snapshot(&[4, 1], &[], Some((0, 4)));
+        let two = snapshot(&[], &[(1, 6)], Some((1, 6)));
         let both = merged(&one, &two);
-        assert_eq!(both.clock, clock(&[4, 6]));
+        assert_eq!(both.to_clock(), clock(&[4, 6]));
         assert!(both.of.is_none());
-        let later = Arc::new(Snapshot {
-            clock: clock(&[9, 6]),
-            of: Some((0, 9)),
-        });
+        let later = snapshot(&[9, 6], &[], Some((0, 9)));
         assert!(Arc::ptr_eq(&merged(&later, &two), &later));
+        assert!(Arc::ptr_eq(&merged(&two, &later), &later));
     }
 }

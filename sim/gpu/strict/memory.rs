@@ -132,7 +132,7 @@ impl StrictMemory {
         if access.purpose == Purpose::DbrAtDoorbell {
             return match agent.doorbell.as_ref() {
                 _ if cell.messages.is_empty() => flat.word(part.cell),
-                Some(carried) => certain(cell, &carried.clock, part.mask),
+                Some(carried) => certain(cell, &carried.to_clock(), part.mask),
                 None => certain(cell, &Clock::default(), part.mask),
             };
         }
