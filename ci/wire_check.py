@@ -10,6 +10,8 @@ import sys
 
 # Answers whose length depends on the request: the header's structure is longer than what every answer has.
 VARIABLE_LENGTH = {"mlx5_ifc_query_hca_cap_out_bits", "mlx5_ifc_query_qp_out_bits"}
+# Answers that end in a list whose entries the header does not count: the wire's structure has one of them.
+ENDS_IN_LIST = {"mlx5_ifc_query_hca_vport_gid_out_bits", "mlx5_ifc_query_hca_vport_pkey_out_bits"}
 
 # Structures of the table that the kernel's headers do not have.
 PREAMBLE = """
@@ -19,6 +21,10 @@ PREAMBLE = """
 #include <stdio.h>
 #include <string.h>
 #include <infiniband/mlx5dv.h>
+#include <linux/if_ether.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/udp.h>
 typedef uint8_t u8;
 typedef uint16_t u16;
 typedef uint32_t u32;
@@ -115,7 +121,9 @@ def compile_and_run(tmp, include, statements):
         if compiler.returncode == 0:
             break
         messages = re.findall(r"^table:(\d+):\d+: error: (.*)$", compiler.stderr, re.M)
-        missing = {int(line) for line, text in messages if "has no member" in text or "undefined type" in text or "incomplete type" in text}
+        # A bit-field has no address to compare: the header cannot say more of it than its name.
+        absence = ("has no member", "undefined type", "incomplete type", "bit-field")
+        missing = {int(line) for line, text in messages if any(reason in text for reason in absence)}
         if attempt == "build" or not missing:
             sys.exit(f"wire-check: the C program does not compile:\n{compiler.stderr}")
         absent |= missing
@@ -130,11 +138,11 @@ def number(text):
 
 
 def constants_of(paths):
-    """The MLX5_* enumerators and macros of the headers, each with the set of values that it has."""
+    """The MLX5_*, IB_* and ETH_P_* enumerators and macros of the headers, each with the set of values that it has."""
     values = {}
     for path in paths:
         text = re.sub(r"/\*.*?\*/|//[^\n]*", "", path.read_text(), flags=re.S)
-        found = [(name, number(value)) for name, value in re.findall(r"^[ \t]*#define[ \t]+(MLX5_\w+)[ \t]+(.+)$", text, re.M)]
+        found = [(name, number(value)) for name, value in re.findall(r"^[ \t]*#define[ \t]+((?:MLX5|ETH_P)_\w+)[ \t]+(.+)$", text, re.M)]
         for body in re.findall(r"\benum\s*\w*\s*\{([^}]*)\}", text):
             following = 0
             for entry in body.split(","):
@@ -145,7 +153,7 @@ def constants_of(paths):
                     found.append((name, following))
                     following = None if following is None else following + 1
         for name, value in found:
-            if value is not None and name.startswith("MLX5_"):
+            if value is not None and name.startswith(("MLX5_", "IB_", "ETH_P_")):
                 values.setdefault(name, set()).add(value)
     return values
 
@@ -176,12 +184,16 @@ def main():
         equal = theirs == (offset, width)
         if field == "sizeof" and struct in VARIABLE_LENGTH:
             equal = theirs[1] >= width
+        if field == "sizeof" and struct in ENDS_IN_LIST:
+            equal = theirs[1] < width
         print(f"{'ok ' if equal else 'BAD'} {struct}.{field}: wire {offset:#x}+{width}, header {theirs[0]:#x}+{theirs[1]}")
         compared += 1
         if not equal:
             bad.append(f"{struct}.{field}: wire {offset:#x}+{width}, header {theirs[0]:#x}+{theirs[1]}")
 
-    known = constants_of([*sorted(linux.glob("*.h")), mlx5dv])
+    rdma = [linux / "../../rdma/ib_pack.h", linux / "../../rdma/ib_verbs.h"]
+    ethernet = pathlib.Path("/usr/include/linux/if_ether.h")
+    known = constants_of([*sorted(linux.glob("*.h")), mlx5dv, *rdma, ethernet])
     constants_compared = 0
     for name, value in constants.items():
         theirs = known.get(name)

@@ -11,6 +11,7 @@ use warpverbs_wire::abi;
 use crate::driver::{DriverError, DriverErrorKind};
 use crate::export::QpFault;
 use crate::stall::Stall;
+use crate::teardown::{CloseReport, Retained};
 
 /// A result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -97,6 +98,27 @@ pub enum Error {
         what: &'static str,
         /// How long.
         waited: Duration,
+    },
+    /// A QP in error has not retired all that was posted to it. What it may access is kept.
+    #[error("QP {qpn:#x} has {pending} WQEBB(s) outstanding after {waited:?}")]
+    Undrained {
+        /// The QP.
+        qpn: u32,
+        /// WQEBBs that have not retired.
+        pending: u16,
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// Closing is not complete: the report says what stays and why. Closing again goes on.
+    #[error("closed as far as this: {0}")]
+    Incomplete(Box<CloseReport>),
+    /// A call failed, and not all that it had done could be undone.
+    #[error("{first}; not undone: {}", Joined(.retained))]
+    Rollback {
+        /// Why the call failed.
+        first: Box<Error>,
+        /// What is left, and why.
+        retained: Vec<Retained>,
     },
     /// A kernel's thread did not complete its operations.
     #[error(
@@ -214,7 +236,12 @@ impl Error {
             Self::Busy { .. } | Self::Running { .. } => ErrorKind::Busy,
             Self::Closed { .. } | Self::QpState { .. } => ErrorKind::State,
             Self::ConnectInfo(_) | Self::ModuleAbi { .. } => ErrorKind::Incompatible,
-            Self::Timeout { .. } => ErrorKind::Timeout,
+            Self::Timeout { .. } | Self::Undrained { .. } => ErrorKind::Timeout,
+            Self::Rollback { first, .. } => first.kind(),
+            Self::Incomplete(report) => report
+                .retained
+                .first()
+                .map_or(ErrorKind::Busy, |retained| retained.kind),
             Self::Thread { reason, .. } => match reason {
                 ThreadError::Timeout => ErrorKind::Timeout,
                 ThreadError::BadVersion { .. } => ErrorKind::Incompatible,
@@ -233,7 +260,7 @@ impl Error {
             Self::Running { .. } => "stop its QPs, wait for it, and try again",
             Self::Closed { .. } => "create it again",
             Self::QpState { .. } => {
-                "connect the QP before it is exported; create a new QP after an error"
+                "connect the QP before it is exported; unexport and reset it after an error"
             }
             Self::ConnectInfo(_) => {
                 "exchange the bytes of local_info() unchanged, with the same crate version on both sides"
@@ -243,6 +270,11 @@ impl Error {
             }
             Self::NoPtx { .. } => {
                 "build the kernels for this GPU with warpverbs-build and load them with Module::load"
+            }
+            Self::Undrained { .. } => "look at the NIC; close again, with more time",
+            Self::Rollback { first, .. } => first.cure(),
+            Self::Incomplete(_) => {
+                "remove what the report names as cause, and close again: it goes on where it stopped"
             }
             Self::Timeout { .. } => "call stop() on the QPs and wait again, or wait longer",
             Self::Thread { reason, .. } => match reason {
@@ -295,6 +327,18 @@ pub struct Refused<T> {
 impl<T> From<Refused<T>> for Error {
     fn from(refused: Refused<T>) -> Self {
         refused.error
+    }
+}
+
+struct Joined<'a>(&'a [Retained]);
+
+impl std::fmt::Display for Joined<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (at, retained) in self.0.iter().enumerate() {
+            let comma = if at == 0 { "" } else { "; " };
+            write!(f, "{comma}{retained}")?;
+        }
+        Ok(())
     }
 }
 

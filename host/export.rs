@@ -5,15 +5,16 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use warpverbs_wire::abi::{self, FaultCause};
 use warpverbs_wire::cqe::Syndrome;
 
 use crate::error::{Error, Refused, Result};
 use crate::resource::{HostWord, QueuePair};
+use crate::teardown::{CloseReport, GRACE};
 
-/// A QP that GPU threads may use. It cannot be modified or destroyed until [`Self::unexport`]
-/// returns it. Clones are the same QP; a launch holds one.
+/// A QP that GPU threads may use. It cannot be modified until [`Self::unexport`] returns it. Clones are the same QP; a launch holds one.
 #[derive(Clone, Debug)]
 pub struct ExportedQp(Arc<Exported>);
 
@@ -67,24 +68,22 @@ pub struct QpProgress {
 
 impl QueuePair {
     /// Hands a connected QP to the GPU: writes its handle and returns what a launch needs. A QP that
-    /// was stopped is live again; one at fault stays at fault, and only a new QP helps.
+    /// was stopped is live again; one at fault stays at fault until [`Self::reset`].
     #[allow(clippy::result_large_err, reason = "a refusal hands the QP back")]
     pub fn export(self) -> Result<ExportedQp, Refused<Self>> {
-        let stop = match self.prepare_export() {
-            Ok(stop) => stop,
-            Err(error) => return Err(Refused { error, value: self }),
-        };
-        tracing::debug!(qpn = self.qpn(), "exported");
-        Ok(ExportedQp(Arc::new(Exported { qp: self, stop })))
-    }
-
-    fn prepare_export(&self) -> Result<HostWord> {
-        self.require_connected("export it")?;
-        let stop = HostWord::alloc(self.gpu(), "stop word")?;
-        self.queues().clear_stop()?;
-        self.queues()
-            .write_handle(self.qpn(), self.log_max_message(), stop.addr())?;
-        Ok(stop)
+        let exported = self.hand_over(|queues| {
+            let stop = HostWord::alloc(self.gpu(), "stop word")?;
+            queues.clear_stop()?;
+            queues.write_handle(self.qpn(), self.log_max_message(), stop.addr())?;
+            Ok(stop)
+        });
+        match exported {
+            Ok(stop) => {
+                tracing::debug!(qpn = self.qpn(), "exported");
+                Ok(ExportedQp(Arc::new(Exported { qp: self, stop })))
+            }
+            Err(error) => Err(Refused { error, value: self }),
+        }
     }
 }
 
@@ -111,16 +110,18 @@ impl ExportedQp {
         self.0.stop.store(1)
     }
 
-    /// Where GPU threads have got to. While a kernel runs, the words are each from some moment.
+    /// Where GPU threads have got to. While a kernel runs, the words are each from some moment; the owner of
+    /// an exclusive queue keeps its indices in registers and writes them when it ends.
     pub fn progress(&self) -> Result<QpProgress> {
+        let _alive = self.0.qp.pin()?;
         Ok(QpProgress::of(&self.0.qp.queues().read_handle()?))
     }
 
-    /// Takes the QP back. Busy while a launch holds it. Indices, and a fault, go on where they are at
-    /// the next export.
+    /// Takes the QP back, live: work that is outstanding goes on. Busy while a launch or another clone holds it. Indices,
+    /// and a fault, go on where they are at the next export; [`QueuePair::reset`] starts over.
     pub fn unexport(self) -> Result<QueuePair, Refused<Self>> {
         let users = Arc::strong_count(&self.0) - 1;
-        let mut exported = match Arc::try_unwrap(self.0) {
+        let exported = match Arc::try_unwrap(self.0) {
             Ok(exported) => exported,
             Err(shared) => {
                 let error = Error::Busy {
@@ -133,7 +134,7 @@ impl ExportedQp {
                 });
             }
         };
-        match exported.take_back() {
+        match exported.qp.take_back() {
             Ok(()) => {
                 tracing::debug!(qpn = exported.qp.qpn(), "unexported");
                 Ok(exported.qp)
@@ -144,13 +145,20 @@ impl ExportedQp {
             }),
         }
     }
-}
 
-impl Exported {
-    fn take_back(&mut self) -> Result<()> {
-        // A kernel that kept the address refuses the handle from here on.
-        self.qp.queues().clear_handle()?;
-        self.stop.close_part()
+    /// Takes the QP down in stages, whoever holds it: later launches with it are refused, GPU threads are told to stop,
+    /// kernels are waited for, the QP goes to error and what is outstanding retires, it is taken from the GPU, and
+    /// destroyed. A refusal leaves it where it is; closing again goes on from there.
+    pub fn close(self) -> Result<CloseReport, Refused<Self>> {
+        self.close_within(GRACE)
+    }
+
+    /// As [`Self::close`], with the time that kernels and outstanding work may take.
+    pub fn close_within(self, time: Duration) -> Result<CloseReport, Refused<Self>> {
+        self.0
+            .qp
+            .take_down(time)
+            .map_err(|error| Refused { error, value: self })
     }
 }
 
@@ -190,12 +198,12 @@ impl QpFault {
     pub(crate) fn cure(&self) -> &'static str {
         match self.cause {
             FaultCause::Completion => {
-                "look the syndrome up; check keys, access flags and bounds; then connect a new QP"
+                "look the syndrome up; check keys, access flags and bounds; then reset the QP"
             }
             FaultCause::CauseOverwritten => {
                 "run with a ring CQ, which keeps the first error completion"
             }
-            FaultCause::Abandoned => "allow a longer deadline; then connect a new QP",
+            FaultCause::Abandoned => "allow a longer deadline; then reset the QP",
             FaultCause::BadHandle => {
                 "export the QP with the crate version that the module was built with"
             }

@@ -1,29 +1,33 @@
 //! Streams and launches.
 //!
-//! Knows: that a launch keeps all that its kernel may touch until it has finished. Must not know: what a kernel does.
+//! Knows: that a launch keeps all that its kernel may touch until it has finished, and that QPs know their launches.
+//! Must not know: what a kernel does.
 //!
 //! One of the files that call `unsafe` functions.
 
-use std::any::Any;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::driver::{GpuHandle, LaunchCounters, LaunchShape, Progress};
+use crate::driver::{
+    DriverError, DriverErrorKind, GpuHandle, LaunchCounters, LaunchShape, Progress,
+};
 use crate::error::{Error, Refused, Result};
 use crate::export::ExportedQp;
-use crate::module::Kernel;
-use crate::resource::{GpuContext, GpuMemory, Mr};
-use crate::teardown::{Node, Owner, Registry, Shared, close_shared};
+use crate::module::{Kernel, ModuleNode};
+use crate::resource::{Attached, GpuContext, GpuMemory, Kept, MemoryNode, Mr, MrNode};
+use crate::teardown::{Graph, Node, Pin, Shared, Slot, Stage, building, poll};
 
-/// What a kernel may touch, kept until its launch has finished.
-#[derive(Default)]
-pub struct View {
-    qps: Vec<ExportedQp>,
-    kept: Vec<Box<dyn Any + Send + Sync>>,
+/// What a kernel may touch. It borrows what it names, so nothing of it is given up before the launch; the launch then
+/// keeps all of it until the kernel has finished.
+#[derive(Debug, Default)]
+pub struct View<'a> {
+    qps: Vec<&'a ExportedQp>,
+    mrs: Vec<&'a Mr>,
+    memories: Vec<&'a GpuMemory>,
 }
 
-impl View {
+impl<'a> View<'a> {
     /// Nothing.
     pub fn new() -> Self {
         Self::default()
@@ -31,22 +35,23 @@ impl View {
 
     /// And this QP.
     #[must_use]
-    pub fn qp(mut self, qp: &ExportedQp) -> Self {
-        self.qps.push(qp.clone());
+    pub fn qp(mut self, qp: &'a ExportedQp) -> Self {
+        self.qps.push(qp);
         self
     }
 
-    /// And this memory region, which its work requests name.
+    /// And this memory region, which its work requests name. If the kernel leaves work requests outstanding, the region
+    /// stays until they have retired.
     #[must_use]
-    pub fn mr(mut self, mr: &Mr) -> Self {
-        self.kept.push(Box::new(mr.clone()));
+    pub fn mr(mut self, mr: &'a Mr) -> Self {
+        self.mrs.push(mr);
         self
     }
 
     /// And this memory, which it loads from or stores to.
     #[must_use]
-    pub fn memory(mut self, memory: &GpuMemory) -> Self {
-        self.kept.push(Box::new(memory.clone()));
+    pub fn memory(mut self, memory: &'a GpuMemory) -> Self {
+        self.memories.push(memory);
         self
     }
 }
@@ -62,6 +67,7 @@ pub struct Stream {
 impl Stream {
     /// Creates one.
     pub fn create(gpu: &GpuContext) -> Result<Self> {
+        let _entered = gpu.enter()?;
         let handle = gpu
             .driver()
             .create_stream()
@@ -69,10 +75,10 @@ impl Stream {
         Ok(Self {
             gpu: gpu.clone(),
             handle,
-            node: Arc::new(Owner::new(StreamNode {
+            node: Shared::new(StreamNode {
                 gpu: gpu.clone(),
                 handle,
-            })),
+            }),
         })
     }
 
@@ -89,9 +95,9 @@ impl Stream {
         kernel: &Kernel,
         shape: LaunchShape,
         params: &[u8],
-        view: View,
+        view: View<'_>,
     ) -> Result<Launch> {
-        self.node.get()?;
+        let _entered = self.gpu.enter()?;
         if !self.gpu.is(kernel.module.gpu()) {
             return Err(Error::InvalidArgument {
                 what: format!(
@@ -101,34 +107,43 @@ impl Stream {
                 cure: "load the module on the stream's GPU",
             });
         }
-        let driver = self.gpu.driver();
-        let event = Event::create(&self.gpu)?;
-        // SAFETY: `Gpu::launch` demands that the kernel accesses only memory that stays allocated
-        // until it has finished, and none that a Rust reference covers. The caller promises both,
-        // given that `view` stays: the launch's node keeps it until the kernel has finished.
-        unsafe { driver.launch(kernel.handle, shape, self.handle, params) }
-            .map_err(Error::driver("launch the kernel"))?;
-        let recorded = driver.record_event(event.handle, self.handle);
-        if let Err(refusal) = &recorded {
-            // The kernel runs: it must be waited for all the same, then with all that follows it on
-            // the stream.
-            tracing::warn!(%refusal, kernel = kernel.name(), "no event after the launch");
-        }
-        tracing::debug!(kernel = kernel.name(), ?shape, "launched");
-        Ok(Launch {
-            qps: view.qps.clone(),
-            node: Owner::new(LaunchNode {
-                event: recorded.is_ok().then_some(event),
-                stream: self.clone(),
-                kernel: kernel.clone(),
-                _view: view,
-            }),
+        building(|| {
+            let (launch, node) = Launch::prepare(self, kernel, view)?;
+            // SAFETY: `Gpu::launch` demands that the kernel accesses only memory that stays allocated
+            // until it has finished, and none that a Rust reference covers. The caller promises both,
+            // given that `view` stays: the launch's node keeps it until the kernel has finished.
+            let launched = unsafe {
+                self.gpu
+                    .driver()
+                    .launch(kernel.handle, shape, self.handle, params)
+            };
+            if let Err(refusal) = launched {
+                *node.state() = State::Over;
+                return Err(Error::driver("launch the kernel")(refusal));
+            }
+            let recorded = self
+                .gpu
+                .driver()
+                .record_event(node.event.handle, self.handle);
+            if let Err(refusal) = &recorded {
+                // The kernel runs: it must be waited for all the same, then with all that follows it on
+                // the stream.
+                tracing::warn!(%refusal, kernel = kernel.name(), "no event after the launch");
+            }
+            *node.state() = match recorded {
+                Ok(()) => State::Recorded,
+                Err(_) => State::Unrecorded,
+            };
+            tracing::debug!(kernel = kernel.name(), ?shape, "launched");
+            Ok(launch)
         })
     }
 
     /// Destroys it. Busy while a launch on it is held.
-    pub fn close(mut self) -> Result<(), Refused<Self>> {
-        close_shared(&mut self.node).map_err(|error| Refused { error, value: self })
+    pub fn close(self) -> Result<(), Refused<Self>> {
+        self.node
+            .close()
+            .map_err(|error| Refused { error, value: self })
     }
 }
 
@@ -140,98 +155,140 @@ struct StreamNode {
 impl Node for StreamNode {
     const NAME: &'static str = "stream";
 
-    fn destroy(&mut self) -> Result<()> {
+    fn destroy(&self) -> Result<()> {
         self.gpu
             .undo("destroy the stream", |gpu| gpu.destroy_stream(self.handle))
     }
 
-    fn registry(&self) -> &Registry {
-        self.gpu.registry()
+    fn graph(&self) -> &Graph {
+        self.gpu.graph()
+    }
+
+    fn parents(&self) -> Vec<Arc<dyn Slot>> {
+        Vec::new()
     }
 }
 
-struct Event {
-    handle: GpuHandle,
-    _node: Owner<EventNode>,
-}
-
-impl Event {
-    fn create(gpu: &GpuContext) -> Result<Self> {
-        let handle = gpu
-            .driver()
-            .create_event()
-            .map_err(Error::driver("create an event"))?;
-        Ok(Self {
-            handle,
-            _node: Owner::new(EventNode {
-                gpu: gpu.clone(),
-                handle,
-            }),
-        })
-    }
-}
-
+/// An event of our own behind a launch: the caller may use the stream for anything else.
 struct EventNode {
     gpu: GpuContext,
     handle: GpuHandle,
 }
 
+impl EventNode {
+    fn create(gpu: &GpuContext) -> Result<Shared<Self>> {
+        let handle = gpu
+            .driver()
+            .create_event()
+            .map_err(Error::driver("create an event"))?;
+        Ok(Shared::new(Self {
+            gpu: gpu.clone(),
+            handle,
+        }))
+    }
+}
+
 impl Node for EventNode {
     const NAME: &'static str = "event";
 
-    fn destroy(&mut self) -> Result<()> {
+    fn destroy(&self) -> Result<()> {
         self.gpu
             .undo("destroy an event", |gpu| gpu.destroy_event(self.handle))
     }
 
-    fn registry(&self) -> &Registry {
-        self.gpu.registry()
+    fn graph(&self) -> &Graph {
+        self.gpu.graph()
+    }
+
+    fn parents(&self) -> Vec<Arc<dyn Slot>> {
+        Vec::new()
     }
 }
-
-/// How long a dropped launch is waited for after its QPs were told to stop.
-const GRACE: Duration = Duration::from_secs(5);
-/// Queries in a row before the waiting thread sleeps between them.
-const EAGER_QUERIES: u32 = 64;
-/// How long it sleeps.
-const NAP: Duration = Duration::from_micros(50);
 
 /// A kernel that runs, or has run. If it is dropped while the kernel runs, its QPs are told to
 /// stop; what the kernel uses is kept for as long as it runs.
 pub struct Launch {
+    gpu: GpuContext,
+    stream: GpuHandle,
+    kernel: Arc<str>,
     qps: Vec<ExportedQp>,
-    node: Owner<LaunchNode>,
+    node: Shared<LaunchNode>,
 }
 
 impl Launch {
+    /// Keeps what the view names, and lets the QPs know.
+    fn prepare(
+        stream: &Stream,
+        kernel: &Kernel,
+        view: View<'_>,
+    ) -> Result<(Self, Arc<LaunchNode>)> {
+        let pins = (stream.node.pin()?, kernel.module.pin()?);
+        let mrs: Vec<_> = view
+            .mrs
+            .iter()
+            .map(|mr| Ok(Arc::new(mr.pin()?)))
+            .collect::<Result<_>>()?;
+        let memories = view
+            .memories
+            .iter()
+            .map(|memory| memory.pin())
+            .collect::<Result<_>>()?;
+        let event = EventNode::create(&stream.gpu)?;
+        let event = event.pin()?;
+        let qps = view
+            .qps
+            .iter()
+            .map(|qp| qp.qp().attach())
+            .collect::<Result<_>>()?;
+        let node = Shared::new(LaunchNode {
+            gpu: stream.gpu.clone(),
+            kernel: kernel.name().into(),
+            state: Mutex::new(State::Preparing),
+            qps,
+            mrs,
+            memories,
+            event,
+            stream_handle: stream.handle,
+            stream: pins.0,
+            module: pins.1,
+        });
+        // Nobody else has it yet.
+        let inner = node.peek().ok_or(Error::Closed {
+            what: LaunchNode::NAME,
+        })?;
+        for qp in &inner.qps {
+            qp.name(stream.gpu.graph(), node.id());
+        }
+        let launch = Self {
+            gpu: stream.gpu.clone(),
+            stream: stream.handle,
+            kernel: kernel.name().into(),
+            qps: view.qps.into_iter().cloned().collect(),
+            node,
+        };
+        Ok((launch, inner))
+    }
+
     /// True if the kernel has finished. Never blocks.
     pub fn is_finished(&mut self) -> Result<bool> {
-        match self.node.get()?.progress()? {
-            Progress::Pending => Ok(false),
-            Progress::Done => Ok(true),
+        match self.node.peek() {
+            Some(node) => Ok(node.progress()? == Progress::Done),
+            // Something that it used was closed: its kernel had finished, or went with the GPU.
+            None if self.gpu.is_alive() => Ok(true),
+            None => Err(Error::driver("run the kernel")(DriverError::new(
+                "query_event",
+                DriverErrorKind::DeviceLost,
+                "the context is dead",
+            ))),
         }
     }
 
-    /// Waits until the kernel has finished, at most `deadline`; returns its counters, where the GPU
-    /// can count. After a timeout the kernel still runs: wait again, or stop its QPs first.
+    /// Waits until the kernel has finished, at most `deadline`; returns the counters of the last
+    /// kernel that finished on the stream, where the GPU can count: this one, unless a later one
+    /// has finished too. After a timeout the kernel still runs: wait again, or stop its QPs first.
     pub fn wait(&mut self, deadline: Duration) -> Result<Option<LaunchCounters>> {
-        let started = Instant::now();
-        let mut queries = 0u32;
-        while !self.is_finished()? {
-            let waited = started.elapsed();
-            if waited >= deadline {
-                return Err(Error::Timeout {
-                    what: "a kernel",
-                    waited,
-                });
-            }
-            queries = queries.saturating_add(1);
-            if queries > EAGER_QUERIES {
-                std::thread::sleep(NAP);
-            }
-        }
-        let stream = &self.node.get()?.stream;
-        Ok(stream.gpu.driver().counters(stream.handle))
+        poll("a kernel", Instant::now() + deadline, || self.is_finished())?;
+        Ok(self.gpu.driver().counters(self.stream))
     }
 
     /// The QPs that its view keeps.
@@ -247,68 +304,102 @@ impl Launch {
 
 impl fmt::Debug for Launch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.node.get() {
-            Ok(node) => write!(f, "Launch({})", node.kernel.name()),
-            Err(_) => f.write_str("Launch(closed)"),
-        }
+        write!(f, "Launch({})", self.kernel)
     }
 }
 
-impl Drop for Launch {
-    fn drop(&mut self) {
-        if self.node.close().is_ok() {
-            return;
-        }
-        if let Err(error) = self.stop() {
-            tracing::error!(%error, launch = ?self, "cannot be stopped");
-        }
-        let started = Instant::now();
-        while let Err(error) = self.node.close() {
-            if started.elapsed() >= GRACE {
-                // The node is dropped next, and retained with all that the kernel uses.
-                tracing::error!(%error, launch = ?self, "dropped while its kernel runs");
-                return;
-            }
-            std::thread::sleep(NAP);
-        }
-    }
+/// How far a launch is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Not given to the driver yet.
+    Preparing,
+    /// With an event behind it.
+    Recorded,
+    /// Without: the stream is asked.
+    Unrecorded,
+    /// Refused by the driver.
+    Over,
 }
 
 struct LaunchNode {
-    event: Option<Event>,
-    stream: Stream,
-    kernel: Kernel,
-    _view: View,
+    gpu: GpuContext,
+    kernel: Arc<str>,
+    state: Mutex<State>,
+    qps: Vec<Attached>,
+    mrs: Vec<Arc<Pin<MrNode>>>,
+    memories: Vec<Pin<MemoryNode>>,
+    event: Pin<EventNode>,
+    stream_handle: GpuHandle,
+    stream: Pin<StreamNode>,
+    module: Pin<ModuleNode>,
 }
 
 impl LaunchNode {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn progress(&self) -> Result<Progress> {
-        let driver = self.stream.gpu.driver();
-        match &self.event {
-            Some(event) => driver.query_event(event.handle),
-            None => driver.query_stream(self.stream.handle),
+        let state = *self.state();
+        let driver = self.gpu.driver();
+        match state {
+            State::Preparing => return Ok(Progress::Pending),
+            State::Over => return Ok(Progress::Done),
+            State::Recorded => driver.query_event(self.event.handle),
+            State::Unrecorded => driver.query_stream(self.stream_handle),
         }
         .map_err(Error::driver("run the kernel"))
+    }
+
+    /// As `progress`; on a dead context no kernel can touch anything any more.
+    fn is_over(&self) -> Result<bool> {
+        match self.progress() {
+            Err(_) if !self.gpu.is_alive() => Ok(true),
+            progress => Ok(progress? == Progress::Done),
+        }
     }
 }
 
 impl Node for LaunchNode {
     const NAME: &'static str = "launch";
 
-    fn destroy(&mut self) -> Result<()> {
-        // On a dead context no kernel can touch anything any more.
-        if !self.stream.gpu.driver().is_alive() {
-            return Ok(());
-        }
-        match self.progress()? {
-            Progress::Done => Ok(()),
-            Progress::Pending => Err(Error::Running {
-                kernel: self.kernel.name().to_owned(),
-            }),
+    fn advance(&self, to: Stage, deadline: Instant) -> Result<()> {
+        match to {
+            Stage::Stopping if !self.is_over()? => self.qps.iter().try_for_each(Attached::stop),
+            Stage::Synced => poll("a kernel", deadline, || self.is_over()),
+            _ => Ok(()),
         }
     }
 
-    fn registry(&self) -> &Registry {
-        self.stream.gpu.registry()
+    fn stage(&self) -> Stage {
+        match self.is_over() {
+            Ok(true) => Stage::Unexported,
+            _ => Stage::Stopping,
+        }
+    }
+
+    fn destroy(&self) -> Result<()> {
+        if !self.is_over()? {
+            return Err(Error::Running {
+                kernel: self.kernel.to_string(),
+            });
+        }
+        let kept: Vec<Kept> = self.mrs.iter().map(|mr| mr.clone() as Kept).collect();
+        for qp in &self.qps {
+            qp.settle(&kept);
+        }
+        Ok(())
+    }
+
+    fn graph(&self) -> &Graph {
+        self.gpu.graph()
+    }
+
+    fn parents(&self) -> Vec<Arc<dyn Slot>> {
+        let mut parents = vec![self.module.slot(), self.stream.slot(), self.event.slot()];
+        parents.extend(self.memories.iter().map(Pin::slot));
+        parents.extend(self.mrs.iter().map(|mr| mr.slot()));
+        parents.extend(self.qps.iter().map(Attached::slot));
+        parents
     }
 }

@@ -45,10 +45,16 @@
 //!
 //! # Ownership
 //!
-//! Every object keeps what it depends on, so no order of drops is wrong. `close` does what a drop
-//! does, and can tell: a refusal hands the object back ([`Refused`]), and closing it again goes on
-//! where it stopped. A drop that is refused keeps the object and all that it depends on, because
-//! the hardware may still use it ([`Context::retained`], [`Context::retry_retained`]).
+//! Every object keeps what it depends on, so no order of drops is wrong. Memory and QPs change type when they change
+//! hands: a [`QueuePair`] that is exported is an [`ExportedQp`] until it is taken back.
+//!
+//! `close` does what a drop does, and can tell. A QP, a NIC and a GPU are closed in stages ([`Stage`]) and give a
+//! [`CloseReport`]; other objects are closed at once, or are busy. A refusal hands the object back ([`Refused`]), and
+//! closing it again goes on where it stopped. Closing a NIC ([`Context::close`]) takes down all that was built on it,
+//! whoever holds it: handles that are left fail with [`Error::Closed`].
+//!
+//! What is refused keeps all that it depends on, because the hardware may still use it. If the last handle is dropped,
+//! the context keeps it ([`Context::retained`], [`Context::retry_retained`]).
 //!
 //! # Features
 //!
@@ -82,7 +88,7 @@ pub use resource::{
     RemoteMr,
 };
 pub use stall::Stall;
-pub use teardown::Retained;
+pub use teardown::{CloseReport, Retained, Stage, StageEvent};
 /// The byte layouts that this crate shares with kernels and NICs.
 pub use warpverbs_wire as wire;
 

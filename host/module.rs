@@ -10,7 +10,7 @@ use warpverbs_wire::abi;
 use crate::driver::{GpuHandle, LaunchShape};
 use crate::error::{Error, Refused, Result};
 use crate::resource::GpuContext;
-use crate::teardown::{Node, Owner, Registry, Shared, close_shared};
+use crate::teardown::{Graph, Node, Pin, Shared, Slot, building};
 
 /// A PTX module, loaded. Clones are the same module.
 #[derive(Clone, Debug)]
@@ -35,29 +35,32 @@ impl Module {
     ///
     /// A module is trusted as a linked library is: nothing can check what its kernels access.
     pub fn load(gpu: &GpuContext, name: &str, ptx: &str) -> Result<Self> {
-        let handle = gpu
-            .driver()
-            .load_module(ptx)
-            .map_err(Error::driver("load the PTX module"))?;
-        let module = Self {
-            gpu: gpu.clone(),
-            handle,
-            name: name.into(),
-            node: Arc::new(Owner::new(ModuleNode {
+        let _entered = gpu.enter()?;
+        building(|| {
+            let handle = gpu
+                .driver()
+                .load_module(ptx)
+                .map_err(Error::driver("load the PTX module"))?;
+            let module = Self {
                 gpu: gpu.clone(),
                 handle,
-            })),
-        };
-        let found = module.device_abi()?;
-        if found != Some(abi::VERSION) {
-            return Err(Error::ModuleAbi {
-                module: name.into(),
-                found,
-                expected: abi::VERSION,
-            });
-        }
-        tracing::debug!(module = name, "module loaded");
-        Ok(module)
+                name: name.into(),
+                node: Shared::new(ModuleNode {
+                    gpu: gpu.clone(),
+                    handle,
+                }),
+            };
+            let found = module.device_abi()?;
+            if found != Some(abi::VERSION) {
+                return Err(Error::ModuleAbi {
+                    module: name.into(),
+                    found,
+                    expected: abi::VERSION,
+                });
+            }
+            tracing::debug!(module = name, "module loaded");
+            Ok(module)
+        })
     }
 
     /// Its name.
@@ -72,6 +75,7 @@ impl Module {
 
     /// Finds a kernel.
     pub fn kernel(&self, name: &str) -> Result<Kernel> {
+        let _pin = self.pin()?;
         let handle = self
             .gpu
             .driver()
@@ -84,9 +88,15 @@ impl Module {
         })
     }
 
-    /// Unloads it. Busy while a kernel of it is held.
-    pub fn close(mut self) -> Result<(), Refused<Self>> {
-        close_shared(&mut self.node).map_err(|error| Refused { error, value: self })
+    /// Unloads it. Busy while a kernel of it runs.
+    pub fn close(self) -> Result<(), Refused<Self>> {
+        self.node
+            .close()
+            .map_err(|error| Refused { error, value: self })
+    }
+
+    pub(crate) fn pin(&self) -> Result<Pin<ModuleNode>> {
+        self.node.pin()
     }
 
     fn device_abi(&self) -> Result<Option<u32>> {
@@ -104,7 +114,7 @@ impl Module {
     }
 }
 
-struct ModuleNode {
+pub(crate) struct ModuleNode {
     gpu: GpuContext,
     handle: GpuHandle,
 }
@@ -112,13 +122,17 @@ struct ModuleNode {
 impl Node for ModuleNode {
     const NAME: &'static str = "module";
 
-    fn destroy(&mut self) -> Result<()> {
+    fn destroy(&self) -> Result<()> {
         self.gpu
             .undo("unload the module", |gpu| gpu.unload_module(self.handle))
     }
 
-    fn registry(&self) -> &Registry {
-        self.gpu.registry()
+    fn graph(&self) -> &Graph {
+        self.gpu.graph()
+    }
+
+    fn parents(&self) -> Vec<Arc<dyn Slot>> {
+        Vec::new()
     }
 }
 
@@ -139,6 +153,7 @@ impl Kernel {
     /// How many blocks of this shape can be resident together: the most that a cooperative launch
     /// can have.
     pub fn max_resident_blocks(&self, shape: LaunchShape) -> Result<u32> {
+        let _pin = self.module.pin()?;
         self.module
             .gpu
             .driver()

@@ -9,13 +9,18 @@ use warpverbs::wire::prm::ads::Ads;
 use warpverbs::wire::prm::qpc::{Mtu, QpState, Qpc};
 use warpverbs::wire::prm::{Command, qp_2err, query_qp};
 use warpverbs::{
-    Bandwidth, Context, ErrorKind, GpuContext, Pd, QpConfig, QpStatus, QueuePair, RemoteMr, Result,
-    RunReport,
+    Access, Bandwidth, Context, ErrorKind, GpuContext, Pd, QpConfig, QpStatus, QueuePair, RemoteMr,
+    Result, RunReport,
 };
 
 /// The QP's context, as the NIC holds it.
 fn query(nic: &Context, qpn: u32) -> Qpc {
-    let input = query_qp::In { qpn }.encode().unwrap();
+    let input = query_qp::In {
+        qpn,
+        ..Default::default()
+    }
+    .encode()
+    .unwrap();
     let mut output = query_qp::In::reply();
     nic.driver().command(&input, &mut output).unwrap();
     query_qp::In::decode(&output).unwrap().qpc
@@ -89,6 +94,39 @@ fn both_ends_agree_and_every_option_arrives() {
     // The smaller MTU of both ends, at both ends.
     assert_eq!(told.mtu, Mtu::Bytes1024);
     assert_eq!(query(&nic, second.qpn()).mtu, Mtu::Bytes1024);
+}
+
+#[test]
+fn a_peer_may_do_what_the_qp_allows_and_no_more() {
+    let world = World::builder().build();
+    let nic = Context::open(world.nic()).unwrap();
+    let gpu = GpuContext::open(world.gpu()).unwrap();
+    let pd = Pd::alloc(&nic).unwrap();
+    for (access, expected) in [
+        (Access::LOCAL_WRITE, (false, false)),
+        (Access::REMOTE_READ, (true, false)),
+        (Access::REMOTE_WRITE, (false, true)),
+    ] {
+        let config = QpConfig::default().access(access);
+        let (first, _second) = connected_pair(&pd, &gpu, &config).unwrap();
+        let told = query(&nic, first.qpn());
+        assert_eq!((told.rre, told.rwe), expected, "{access:?}");
+    }
+}
+
+#[test]
+fn no_more_reads_are_sent_at_a_time_than_the_peer_answers() {
+    let world = World::builder().build();
+    let nic = Context::open(world.nic()).unwrap();
+    let gpu = GpuContext::open(world.gpu()).unwrap();
+    let pd = Pd::alloc(&nic).unwrap();
+    let mut qp = QueuePair::create(&pd, &gpu, &QpConfig::default()).unwrap();
+    let mut peer = qp.local_info();
+    // Byte 19: log2 of the reads that it answers at a time.
+    assert!(peer[19] > 1, "{}", peer[19]);
+    peer[19] = 1;
+    qp.connect(&peer).unwrap();
+    assert_eq!(query(&nic, qp.qpn()).log_sra_max, 1);
 }
 
 #[test]

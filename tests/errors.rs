@@ -204,6 +204,7 @@ fn bad_options_of_a_qp_are_refused_by_name() {
         (QpConfig::default().gid_index(200), "GID"),
         (QpConfig::default().psn(1 << 24), "PSN"),
         (QpConfig::default().retry_count(8), "retry"),
+        (QpConfig::default().first_index(u64::MAX), "first index"),
     ] {
         let error = QueuePair::create(&pd, &gpu, &config).unwrap_err();
         assert!(

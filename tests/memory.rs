@@ -181,3 +181,19 @@ fn ranges_outside_the_memory_are_refused() {
     assert!(bench.gpu.alloc(0, "nothing").is_err());
     assert!(Mr::register_host(&bench.pd, &HostMemory::zeroed(0), access()).is_err());
 }
+
+#[test]
+fn memory_that_no_process_has_is_refused() {
+    let bench = Options::default().bench().unwrap();
+    for (addr, len) in [
+        (0u64, 64u64),
+        (8, 64),
+        (1 << 47, 64),
+        ((1 << 47) - 8, 64),
+        (4096, u64::MAX),
+    ] {
+        // SAFETY: the registration is refused, so nothing is accessed.
+        let refused = unsafe { Mr::adopt_host(&bench.pd, addr as *mut u8, len, access()) };
+        assert!(refused.is_err(), "{len} bytes at {addr:#x}");
+    }
+}

@@ -4,40 +4,49 @@ mod common;
 
 use std::sync::Arc;
 
-use common::failing::{Failing, Plan};
 use common::{Options, PATIENCE, connected_pair, pattern};
+use warpverbs::driver::fault::{Fault, Faults};
 use warpverbs::driver::sim::World;
 use warpverbs::driver::{Gpu, Nic};
 use warpverbs::{
-    Access, Bandwidth, Context, Error, ErrorKind, GpuContext, HostMemory, Module, Mr, Pd,
+    Access, Bandwidth, Context, Error, ErrorKind, GpuContext, HostMemory, Module, Mr, Pd, QpStatus,
     QueuePair, Refused, Result, Stream,
 };
 
 struct Setup {
     world: World,
-    plan: Arc<Plan>,
+    faults: Faults,
 }
 
 impl Setup {
     fn new() -> Self {
         Self {
             world: Options::default().world(),
-            plan: Arc::default(),
+            faults: Faults::new(),
         }
     }
 
     fn nic(&self) -> Arc<dyn Nic> {
-        Arc::new(Failing {
-            inner: self.world.nic(),
-            plan: self.plan.clone(),
-        })
+        self.faults.nic(self.world.nic())
     }
 
     fn gpu(&self) -> Arc<dyn Gpu> {
-        Arc::new(Failing {
-            inner: self.world.gpu(),
-            plan: self.plan.clone(),
-        })
+        self.faults.gpu(self.world.gpu())
+    }
+
+    /// `count` calls fail, from call number `first` on.
+    fn fail(&self, first: u64, count: u64) {
+        self.faults.clear();
+        self.faults.plan(Fault::fail(first).calls(count));
+    }
+
+    /// The calls that failed.
+    fn failed(&self) -> Vec<&'static str> {
+        self.faults
+            .injected()
+            .iter()
+            .map(|call| call.name)
+            .collect()
     }
 }
 
@@ -84,14 +93,14 @@ fn enumerate(count: u64) -> Vec<Vec<&'static str>> {
     let mut plans = Vec::new();
     for first in 0.. {
         let setup = Setup::new();
-        setup.plan.fail(first, count);
+        setup.fail(first, count);
         let opened =
             Context::open(setup.nic()).and_then(|nic| Ok((nic, GpuContext::open(setup.gpu())?)));
         match opened {
             Err(error) => assert_planned(&error),
             Ok((nic, gpu)) => {
                 let result = everything(&nic, &gpu);
-                let failed = setup.plan.failed();
+                let failed = setup.failed();
                 if failed.is_empty() {
                     result.unwrap();
                     assert_eq!(setup.world.live(), [""; 0]);
@@ -103,7 +112,7 @@ fn enumerate(count: u64) -> Vec<Vec<&'static str>> {
                     assert_planned(error);
                 }
                 // What a refusal retained is destroyed once the driver does not refuse any more.
-                setup.plan.fail(u64::MAX, 0);
+                setup.faults.clear();
                 for context in [
                     nic.retry_retained(),
                     gpu.retry_retained(),
@@ -164,10 +173,10 @@ fn a_driver_that_fails_for_good_leaves_what_it_retains_and_no_more() {
         let setup = Setup::new();
         let nic = Context::open(setup.nic()).unwrap();
         let gpu = GpuContext::open(setup.gpu()).unwrap();
-        setup.plan.fail(first, u64::MAX);
+        setup.fail(first, u64::MAX);
         let result = everything(&nic, &gpu);
-        let failed = !setup.plan.failed().is_empty();
-        setup.plan.fail(u64::MAX, 0);
+        let failed = !setup.failed().is_empty();
+        setup.faults.clear();
         for _ in 0..20 {
             nic.retry_retained();
             gpu.retry_retained();
@@ -187,9 +196,10 @@ fn every_kind_of_doorbell_page_is_tried() {
     let gpu = GpuContext::open(setup.gpu()).unwrap();
     let pd = Pd::alloc(&nic).unwrap();
     let create = |first, count| {
-        setup.plan.fail(first, count);
+        let before = setup.failed().len();
+        setup.fail(first, count);
         let result = QueuePair::create(&pd, &gpu, &Options::default().qp_config());
-        (setup.plan.failed(), result)
+        (setup.failed().split_off(before), result)
     };
     // The call by which the first page is asked for.
     let first = (0..)
@@ -199,7 +209,7 @@ fn every_kind_of_doorbell_page_is_tried() {
     let (failed, result) = create(first, 3);
     assert_eq!(failed, ["alloc_uar"; 3]);
     assert_planned(&result.unwrap_err());
-    setup.plan.fail(u64::MAX, 0);
+    setup.faults.clear();
     pd.close().unwrap();
     assert_eq!(setup.world.live(), [""; 0]);
 }
@@ -221,14 +231,14 @@ fn a_refused_close_hands_the_qp_back_and_resumes() {
         let gpu = GpuContext::open(setup.gpu()).unwrap();
         let pd = Pd::alloc(&nic).unwrap();
         let qp = QueuePair::create(&pd, &gpu, &Options::default().qp_config()).unwrap();
-        setup.plan.fail(part as u64, 1);
+        setup.fail(part as u64, 1);
         let Refused { error, value: qp } = qp.close().unwrap_err();
         assert_planned(&error);
-        assert_eq!(setup.plan.failed(), [call]);
+        assert_eq!(setup.failed(), [call]);
         // The rest is closed by exactly one call each: one more would fail.
-        setup.plan.fail((calls.len() - part) as u64, u64::MAX);
+        setup.fail((calls.len() - part) as u64, u64::MAX);
         qp.close().unwrap();
-        setup.plan.fail(u64::MAX, 0);
+        setup.faults.clear();
         assert_eq!(nic.retained(), []);
         pd.close().unwrap();
         assert_eq!(setup.world.live(), [""; 0]);
@@ -243,9 +253,9 @@ fn a_dropped_qp_whose_destruction_is_refused_keeps_its_memory() {
     let pd = Pd::alloc(&nic).unwrap();
     let qp = QueuePair::create(&pd, &gpu, &Options::default().qp_config()).unwrap();
     let before = setup.world.live();
-    setup.plan.fail(0, 1);
+    setup.fail(0, 1);
     drop(qp);
-    assert_eq!(setup.plan.failed(), ["destroy"]);
+    assert_eq!(setup.failed(), ["destroy"]);
     assert_eq!(nic.retained()[0].node, "QP");
     // The NIC may still fetch from the ring: nothing under the QP has gone.
     assert_eq!(setup.world.live(), before);
@@ -293,5 +303,31 @@ fn a_launch_that_runs_keeps_what_it_uses() {
     ));
     let world = bench.world.clone();
     drop((run, qp, bench));
+    assert_eq!(world.live(), [""; 0]);
+}
+
+#[test]
+fn a_launch_that_is_dropped_while_it_runs_is_stopped() {
+    let options = Options {
+        iters: 1 << 40,
+        ..Options::default()
+    };
+    let bench = options.bench().unwrap();
+    let run = options
+        .bandwidth()
+        .launch(
+            &bench.module,
+            &bench.stream,
+            &bench.qps,
+            &bench.source_mr,
+            &bench.target_mr.remote(),
+        )
+        .unwrap();
+    drop(run);
+    assert_eq!(bench.gpu.retained(), []);
+    let status = bench.qps[0].progress().unwrap().status;
+    assert_eq!(status, QpStatus::Stopped);
+    let world = bench.world.clone();
+    drop(bench);
     assert_eq!(world.live(), [""; 0]);
 }

@@ -16,6 +16,18 @@ pub const CQE: usize = 64;
 /// What each byte of a CQ is set to before the device gets it: opcode [`CqeOpcode::Invalid`] in every CQE.
 pub const FRESH: u8 = 0xff;
 
+/// [`Cqe::format`]: the data lies in memory.
+pub const FORMAT_PLAIN: u8 = 0;
+/// [`Cqe::format`]: at most 32 bytes of data lie in the CQE's first 32 bytes (`MLX5_INLINE_SCATTER_32`, which counts from
+/// bit 0 of `op_own`).
+pub const FORMAT_INLINE_32: u8 = 1;
+/// [`Cqe::format`]: at most 64 bytes of data lie in the 64 bytes before a CQE of 128 (`MLX5_INLINE_SCATTER_64`).
+pub const FORMAT_INLINE_64: u8 = 2;
+/// [`Cqe::format`]: the CQE stands for several.
+pub const FORMAT_COMPRESSED: u8 = 3;
+/// Most bytes of data in a CQE of 64 bytes.
+pub const MAX_INLINE_SCATTER: usize = 32;
+
 open_enum! {
     /// What a CQE reports (`MLX5_CQE_*`).
     pub enum CqeOpcode: u8 {
@@ -156,6 +168,23 @@ structure! {
         solicited = "se": bool => 510, 1 cited "mlx5dv.h: mlx5dv_get_cqe_se";
         /// Owner: changes with each lap of the ring.
         owner: u8 => 511, 1 cited "mlx5dv.h: mlx5dv_get_cqe_owner";
+    }
+}
+
+impl Cqe {
+    /// The user index of the QP, with CQE version 1.
+    pub const fn user_index(&self) -> u32 {
+        self.srqn_uidx & 0xff_ffff
+    }
+}
+
+/// The data that a CQE of 64 bytes holds (of a receive, READ or atomic): its first `byte_count` bytes. `None` if the format
+/// is another, or they are more than fit. Of the fields that lie there, such as `flags_rqpn`, nothing is left.
+pub fn inline_scatter(bytes: &[u8]) -> Option<&[u8]> {
+    let cqe = Cqe::parse(bytes).ok()?;
+    match (cqe.format, cqe.byte_count as usize) {
+        (FORMAT_INLINE_32, len @ 0..=MAX_INLINE_SCATTER) => bytes.get(..len),
+        _ => None,
     }
 }
 

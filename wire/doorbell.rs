@@ -33,6 +33,10 @@ pub const REGISTER_CQ_ARM: usize = 0x20;
 /// Bytes of a UAR page with `uar_4k`.
 pub const UAR_PAGE: usize = 4096;
 
+/// Bit of a CQ's arm command: only a solicited completion, or one with error, raises the event
+/// (`MLX5_CQ_DB_REQ_NOT_SOL`).
+pub const ARM_SOLICITED: u32 = 1 << 24;
+
 /// A QP's record word as a little-endian machine stores it: the low 16 bits of the producer (rule O11), big-endian.
 #[inline(always)]
 pub const fn dbr_word(producer: u64) -> u32 {
@@ -62,6 +66,52 @@ pub const fn cq_dbr_consumer(bytes: [u8; 4]) -> u32 {
 pub const fn doorbell(producer: u64, qpn: u32) -> u64 {
     (((producer as u32) & 0xffff) << 8).swap_bytes() as u64
         | (((qpn << 8).swap_bytes() as u64) << 32)
+}
+
+/// What software writes to have a CQ raise an event with its next completion: first to its record, then, with the CQ's
+/// number, to the register at [`REGISTER_CQ_ARM`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CqArm {
+    /// Events that the CQ has raised, low 2 bits: an arm command of an older number is void.
+    pub sequence: u8,
+    /// Only a solicited completion, or one with error, raises the event.
+    pub solicited: bool,
+    /// Consumer, low 24 bits: the event is raised at once if a completion lies behind it.
+    pub consumer: u32,
+}
+
+impl CqArm {
+    /// The record's word, big-endian, as a little-endian machine stores it.
+    #[inline(always)]
+    pub const fn word(self) -> u32 {
+        let solicited = if self.solicited { ARM_SOLICITED } else { 0 };
+        (((self.sequence as u32 & 3) << 28) | solicited | (self.consumer & 0xff_ffff)).swap_bytes()
+    }
+
+    /// The register's value: the word, and the CQ's number.
+    #[inline(always)]
+    pub const fn doorbell(self, cqn: u32) -> u64 {
+        self.word() as u64 | ((cqn.swap_bytes() as u64) << 32)
+    }
+
+    /// Reads the record's word.
+    pub const fn parse_word(bytes: [u8; 4]) -> Self {
+        let word = u32::from_be_bytes(bytes);
+        Self {
+            sequence: (word >> 28) as u8 & 3,
+            solicited: word & ARM_SOLICITED != 0,
+            consumer: word & 0xff_ffff,
+        }
+    }
+
+    /// Reads the register's value: the command, and the CQ's number.
+    pub const fn parse(bytes: [u8; 8]) -> (Self, u32) {
+        let [a, b, c, d, e, f, g, h] = bytes;
+        (
+            Self::parse_word([a, b, c, d]),
+            u32::from_be_bytes([e, f, g, h]),
+        )
+    }
 }
 
 /// What 8 bytes written to a doorbell register say.
@@ -170,6 +220,26 @@ mod tests {
         assert_eq!(dbr_producer([0, 0, 0x12, 0x34]), 0x1234);
         assert_eq!(cq_dbr_consumer([0, 0x12, 0x34, 0x56]), 0x12_3456);
         assert_eq!((DBR_RECEIVE, DBR_SEND), (0, 4));
+    }
+
+    #[test]
+    fn an_arm_command_has_sequence_kind_and_consumer() {
+        let arm = CqArm {
+            sequence: 3,
+            solicited: true,
+            consumer: 0x12_3456,
+        };
+        let golden = [0x31, 0x12, 0x34, 0x56, 0, 0xab, 0xcd, 0xef];
+        assert_eq!(arm.word().to_le_bytes(), golden[..4]);
+        assert_eq!(arm.doorbell(0xab_cdef).to_le_bytes(), golden);
+        assert_eq!(CqArm::parse(golden), (arm, 0xab_cdef));
+        // Wider values do not reach their neighbours.
+        let wide = CqArm {
+            sequence: 0xfc,
+            solicited: false,
+            consumer: 0xff00_0001,
+        };
+        assert_eq!(wide.word().to_le_bytes(), [0, 0, 0, 1]);
     }
 
     #[test]

@@ -60,13 +60,41 @@ pub struct Layout {
     pub fields: &'static [Field],
 }
 
-/// A vendor header that names structures.
+/// What documents a structure: a C header that `ci/wire-check` compares with, or a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Header {
     /// Linux's `include/linux/mlx5/mlx5_ifc.h`: `struct mlx5_ifc_NAME_bits`.
     Mlx5Ifc,
     /// rdma-core's `mlx5dv.h`: `struct NAME`.
     Mlx5dv,
+    /// No header that is compared with: DOCA GPUNetIO's.
+    Doca,
+    /// Linux's headers of network protocols (`linux/ip.h` and its neighbours): `struct NAME`.
+    Linux,
+    /// No header: the InfiniBand Architecture specification.
+    Iba,
+    /// No header: IEEE 802.1Q.
+    Ieee,
+    /// No header: pcap-savefile(5).
+    Pcap,
+    /// No header and no source: assumed.
+    Assumed,
+}
+
+impl Header {
+    /// Where the fields of a structure are documented that has no header.
+    pub const fn citation(self) -> Option<&'static str> {
+        match self {
+            Self::Mlx5Ifc | Self::Mlx5dv | Self::Linux => None,
+            Self::Doca => {
+                Some("DOCA GPUNetIO doca_gpunetio_verbs_def.h, doca_gpunetio_verbs_dev.h")
+            }
+            Self::Iba => Some("IBA 1.4 volume 1 chapter 9"),
+            Self::Ieee => Some("IEEE 802.1Q 9.6"),
+            Self::Pcap => Some("pcap-savefile(5)"),
+            Self::Assumed => Some("assumed"),
+        }
+    }
 }
 
 impl Layout {
@@ -234,8 +262,57 @@ pub(crate) const fn bytes_of(bits: u32) -> usize {
     bits.div_ceil(8) as usize
 }
 
+/// `N` bytes at a bit offset that is whole bytes, if they are there.
+#[inline(always)]
+const fn whole<const N: usize>(bytes: &[u8], offset: u32) -> Option<[u8; N]> {
+    match bytes.split_at_checked((offset / 8) as usize) {
+        Some((_, rest)) => match rest.first_chunk() {
+            Some(chunk) => Some(*chunk),
+            None => None,
+        },
+        None => None,
+    }
+}
+
 /// Reads at most 64 bits; those past the end of `bytes` are zero.
+#[inline(always)]
 pub(crate) const fn get_bits(bytes: &[u8], offset: u32, width: u32) -> u64 {
+    // Most fields are whole words: with a known offset each of these is one load.
+    if offset.is_multiple_of(8) {
+        match width {
+            8 => {
+                if let Some(word) = whole(bytes, offset) {
+                    return u8::from_be_bytes(word) as u64;
+                }
+            }
+            16 => {
+                if let Some(word) = whole(bytes, offset) {
+                    return u16::from_be_bytes(word) as u64;
+                }
+            }
+            24 => {
+                if let Some([a, b, c]) = whole(bytes, offset) {
+                    return u32::from_be_bytes([0, a, b, c]) as u64;
+                }
+            }
+            32 => {
+                if let Some(word) = whole(bytes, offset) {
+                    return u32::from_be_bytes(word) as u64;
+                }
+            }
+            64 => {
+                if let Some(word) = whole(bytes, offset) {
+                    return u64::from_be_bytes(word);
+                }
+            }
+            _ => {}
+        }
+    }
+    get_bits_one_by_one(bytes, offset, width)
+}
+
+/// As [`get_bits`], of any field.
+const fn get_bits_one_by_one(bytes: &[u8], offset: u32, width: u32) -> u64 {
     let mut value = 0;
     let mut done = 0;
     while done < width {
@@ -255,8 +332,43 @@ pub(crate) const fn get_bits(bytes: &[u8], offset: u32, width: u32) -> u64 {
     value
 }
 
+/// Writes `word` at a bit offset that is whole bytes; false if there is no room for all of it.
+#[inline(always)]
+const fn put_whole<const N: usize>(bytes: &mut [u8], offset: u32, word: [u8; N]) -> bool {
+    match bytes.split_at_mut_checked((offset / 8) as usize) {
+        Some((_, rest)) => match rest.first_chunk_mut() {
+            Some(chunk) => {
+                *chunk = word;
+                true
+            }
+            None => false,
+        },
+        None => false,
+    }
+}
+
 /// Writes the low `width` bits of `value`, at most 64; those past the end of `bytes` are dropped.
+#[inline(always)]
 pub(crate) const fn set_bits(bytes: &mut [u8], offset: u32, width: u32, value: u64) {
+    let done = offset.is_multiple_of(8)
+        && match width {
+            8 => put_whole(bytes, offset, (value as u8).to_be_bytes()),
+            16 => put_whole(bytes, offset, (value as u16).to_be_bytes()),
+            24 => {
+                let [_, a, b, c] = (value as u32).to_be_bytes();
+                put_whole(bytes, offset, [a, b, c])
+            }
+            32 => put_whole(bytes, offset, (value as u32).to_be_bytes()),
+            64 => put_whole(bytes, offset, value.to_be_bytes()),
+            _ => false,
+        };
+    if !done {
+        set_bits_one_by_one(bytes, offset, width, value);
+    }
+}
+
+/// As [`set_bits`], of any field.
+const fn set_bits_one_by_one(bytes: &mut [u8], offset: u32, width: u32, value: u64) {
     let mut done = 0;
     while done < width {
         let at = offset + done;
@@ -293,9 +405,11 @@ pub(crate) const fn misfit(value: u64, width: u32) -> Option<Misfit> {
 macro_rules! unsigned {
     ($($ty:ty),*) => {$(
         impl Value for $ty {
+            #[inline(always)]
             fn get(bytes: &[u8], offset: u32, width: u32) -> Self {
                 get_bits(bytes, offset, width) as $ty
             }
+            #[inline(always)]
             fn set(self, bytes: &mut [u8], offset: u32, width: u32) {
                 set_bits(bytes, offset, width, self as u64);
             }
@@ -465,6 +579,7 @@ macro_rules! structure {
         impl $crate::layout::Value for $ty {
             const LAYOUT: Option<&'static $crate::layout::Layout> = Some(&$ty::LAYOUT);
 
+            #[inline]
             #[allow(unused_variables, reason = "a structure may have no fields")]
             fn get(bytes: &[u8], offset: u32, _: u32) -> Self {
                 Self {
@@ -472,6 +587,7 @@ macro_rules! structure {
                 }
             }
 
+            #[inline]
             #[allow(unused_variables, reason = "a structure may have no fields")]
             fn set(self, bytes: &mut [u8], offset: u32, _: u32) {
                 $($crate::layout::Value::set(self.$field, bytes, offset + $offset, $width);)*
@@ -572,9 +688,11 @@ macro_rules! open_enum {
         }
 
         impl $crate::layout::Value for $ty {
+            #[inline(always)]
             fn get(bytes: &[u8], offset: u32, width: u32) -> Self {
                 Self::from_code($crate::layout::get_bits(bytes, offset, width) as $repr)
             }
+            #[inline(always)]
             fn set(self, bytes: &mut [u8], offset: u32, width: u32) {
                 $crate::layout::set_bits(bytes, offset, width, self.code() as u64);
             }

@@ -1,6 +1,6 @@
 //! Every byte layout that two parties of warpverbs share.
 //!
-//! Knows: WQEs, CQEs, doorbells, PRM mailboxes, and what the host exports to a kernel: one file a format.
+//! Knows: WQEs, CQEs, EQEs, doorbells, PRM mailboxes, RoCE packets, capture files, and what the host exports to a kernel: one file a format.
 //! Must not know: who writes or reads them. No allocation, no dependency: the device crate, the host crate and the
 //! simulated NIC all link it.
 #![no_std]
@@ -9,7 +9,10 @@
 pub mod abi;
 pub mod cqe;
 pub mod doorbell;
+pub mod eqe;
 pub mod fields;
 pub mod layout;
+pub mod pcap;
 pub mod prm;
+pub mod roce;
 pub mod wqe;

@@ -25,8 +25,8 @@ use crate::{
 
 /// Reserved, free WQEBBs that are not published yet.
 ///
-/// An obligation: until it is published, no later post to the queue reaches the NIC, and their writers end in a latched
-/// [`FaultCause::Abandoned`].
+/// On a shared queue it is an obligation: until it is published, no later post to the queue reaches the NIC, and their
+/// writers end in a latched [`FaultCause::Abandoned`]. On an exclusive one it is void after the owner's next post.
 #[must_use = "no later post reaches the NIC until this is published"]
 #[derive(Debug)]
 pub struct Reservation {
@@ -232,7 +232,7 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
                 }
             }
             if !S::SHARED {
-                self.reserved = first + count;
+                // Nobody else reserves: `publish` moves the index, so that only the next in order can be rung (rule O5).
                 break;
             }
             // Compare-and-swap and not fetch-and-add, so that a full queue is left as it was (rule O9).
@@ -245,11 +245,18 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
         Ok(Reservation { first, count })
     }
 
-    /// The `k`th slot of a reservation; `None` beyond its end. Each slot is to be filled once, before
-    /// [`Self::publish`].
+    /// The `k`th slot of a reservation; `None` beyond its end, and of a void one. Each slot is to be filled
+    /// once, before [`Self::publish`].
     #[inline(always)]
     pub fn slot(&self, reservation: &Reservation, k: u32) -> Option<Slot> {
-        (u64::from(k) < reservation.count).then(|| self.slot_at(reservation.first + u64::from(k)))
+        (u64::from(k) < reservation.count && !self.is_void(reservation.first))
+            .then(|| self.slot_at(reservation.first + u64::from(k)))
+    }
+
+    /// True if the owner of an exclusive queue has posted since it reserved from `first`.
+    #[inline(always)]
+    fn is_void(&self, first: u64) -> bool {
+        !S::SHARED && first != self.reserved
     }
 
     /// Makes a reservation's WQEs visible to the NIC: waits for its turn, rings, hands the turn on. `last` is
@@ -258,6 +265,7 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
     /// # Errors
     ///
     /// On a shared queue, [`Error::Fault`]: of [`Error::Timeout`] or a stop, it latches [`FaultCause::Abandoned`].
+    /// On an exclusive one, [`Error::InvalidArgument`] if the reservation is void; nothing is rung then.
     #[inline(always)]
     pub fn publish(&mut self, reservation: Reservation, last: Filled) -> Result<Ticket, Error> {
         let Reservation { first, count } = reservation;
@@ -268,9 +276,14 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
                 return Err(self.abandon(first, error));
             }
         }
+        if self.is_void(first) {
+            return Err(Error::InvalidArgument);
+        }
         self.ring(last.head, end);
         if S::SHARED {
             self.handle.hand_off(end);
+        } else {
+            self.reserved = end;
         }
         Ok(Ticket(end))
     }

@@ -186,11 +186,11 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
         })
     }
 
-    /// True if a post of `count` WQEBBs from `index` is one that looks at the host's stop word: every 64th
-    /// index (rule O10).
+    /// True if a post of `count` WQEBBs from `index` looks at the host's stop word: if it covers a 64th index (rule
+    /// O10), that is, if its last index is less than `count` past one.
     #[inline(always)]
     pub(crate) fn looks_for_stop(index: u64, count: u64) -> bool {
-        index % LOOK_EVERY < count
+        (index + count - 1) % LOOK_EVERY < count
     }
 
     /// True if WQEBBs up to `end` fit, as far as is known.

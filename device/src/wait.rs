@@ -60,7 +60,7 @@ impl Wait {
         if self.spins == 1 {
             self.start = now;
         }
-        if now.wrapping_sub(self.start) > deadline_ns.saturating_add(CLOCK_TICK_NS) {
+        if has_passed(deadline_ns, self.start, now) {
             return Err(Error::Timeout);
         }
         Ok(())
@@ -69,3 +69,22 @@ impl Wait {
 
 /// The coarsest tick of `%globaltimer` that was seen: about a microsecond (1.024 us on several GPUs).
 const CLOCK_TICK_NS: u64 = 1_024;
+
+/// True if a deadline that counts from `start` has surely passed at `now`. The longest never does.
+#[inline(always)]
+const fn has_passed(deadline_ns: u64, start: u64, now: u64) -> bool {
+    now.wrapping_sub(start) > deadline_ns.saturating_add(CLOCK_TICK_NS)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deadline_passes_late_rather_than_early() {
+        assert!(!has_passed(0, 5000, 5000 + CLOCK_TICK_NS));
+        assert!(has_passed(0, 5000, 5001 + CLOCK_TICK_NS));
+        assert!(!has_passed(u64::MAX, 5000, 4999));
+        assert!(!has_passed(u64::MAX - 1, 5000, 1 << 60));
+    }
+}

@@ -6,6 +6,7 @@
 
 mod args;
 mod failure;
+mod output;
 mod perf;
 mod ptx;
 
@@ -15,6 +16,7 @@ use clap::Parser;
 use clap::error::ErrorKind;
 
 use args::{Cli, Command};
+use failure::Failure;
 
 fn main() -> ExitCode {
     tracing_subscriber::fmt()
@@ -31,22 +33,26 @@ fn main() -> ExitCode {
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            eprintln!("warpverbs: {failure}");
-            failure.exit_code()
-        }
+        Err(failure) => failed(&failure),
     }
+}
+
+fn failed(failure: &Failure) -> ExitCode {
+    output::complaint(&format!("warpverbs: {failure}\n"));
+    failure.exit_code()
 }
 
 /// Help goes out whole; of a mistake, what is wrong and where to look it up, on one line.
 fn usage(error: &clap::Error) -> ExitCode {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            print!("{error}");
-            ExitCode::SUCCESS
+            match output::result(&error.to_string()) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(failure) => failed(&failure),
+            }
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            eprint!("{error}");
+            output::complaint(&error.to_string());
             ExitCode::from(failure::USAGE)
         }
         _ => {
@@ -59,11 +65,10 @@ fn usage(error: &clap::Error) -> ExitCode {
                 })
                 .collect();
             let what = lines.join(" ");
-            eprintln!(
-                "warpverbs: {} (see --help)",
+            failed(&Failure::Usage(format!(
+                "{} (see --help)",
                 what.strip_prefix("error: ").unwrap_or(&what)
-            );
-            ExitCode::from(failure::USAGE)
+            )))
         }
     }
 }

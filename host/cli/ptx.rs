@@ -8,6 +8,7 @@ use warpverbs::ptx::EMBEDDED;
 
 use crate::args::PtxCommand;
 use crate::failure::Failure;
+use crate::output;
 
 pub(crate) fn run(command: &PtxCommand) -> Result<(), Failure> {
     match command {
@@ -19,13 +20,13 @@ pub(crate) fn run(command: &PtxCommand) -> Result<(), Failure> {
 fn list() -> Result<(), Failure> {
     for ptx in EMBEDDED {
         let kernels = kernels(ptx.name, ptx.text)?;
-        println!(
-            "{} (compute capability {}.{} and newer): {}",
+        output::result(&format!(
+            "{} (compute capability {}.{} and newer): {}\n",
             ptx.name,
             ptx.compute_capability / 10,
             ptx.compute_capability % 10,
             kernels.join(", ")
-        );
+        ))?;
     }
     Ok(())
 }
@@ -36,8 +37,10 @@ fn check(file: &Path) -> Result<(), Failure> {
     if kernels.is_empty() {
         return Err(Failure::Run(format!("{name}: parses, but has no kernel")));
     }
-    println!("{name}: parses; kernels: {}", kernels.join(", "));
-    Ok(())
+    output::result(&format!(
+        "{name}: parses; kernels: {}\n",
+        kernels.join(", ")
+    ))
 }
 
 /// Reads a PTX file.

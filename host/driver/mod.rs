@@ -3,6 +3,7 @@
 //! Knows: what libmlx5's DevX and the CUDA driver offer, as two narrow traits.
 //! Must not know: who implements them, or what the layers above build from them.
 
+pub mod fault;
 mod gpu;
 mod nic;
 #[cfg(feature = "sim")]

@@ -236,6 +236,9 @@ pub trait Nic: Send + Sync + fmt::Debug {
     /// Frees one.
     fn free_uar(&self, uar: NicHandle) -> Result<(), DriverError>;
 
+    /// Rings a doorbell page from the CPU: one store of these 8 bytes, as they lie in memory, to its doorbell register.
+    fn ring_doorbell(&self, uar: NicHandle, value: [u8; 8]) -> Result<(), DriverError>;
+
     /// Event queue number of a completion vector (`mlx5dv_devx_query_eqn`).
     fn query_eqn(&self, vector: u32) -> Result<u32, DriverError>;
     /// Queries a port; ports count from 1.

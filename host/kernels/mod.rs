@@ -86,3 +86,14 @@ fn check_qps(gpu: &GpuContext, qps: &[&ExportedQp], size: u32) -> Result<()> {
 fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deadline_beyond_64_bits_is_the_longest() {
+        assert_eq!(nanos(Duration::from_micros(7)), 7000);
+        assert_eq!(nanos(Duration::MAX), u64::MAX);
+    }
+}

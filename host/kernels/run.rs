@@ -32,7 +32,8 @@ pub struct RunReport {
     pub expected: u64,
     /// What each thread reported.
     pub threads: Vec<ThreadReport>,
-    /// What the threads executed, where the GPU can count.
+    /// What the threads executed, where the GPU can count. If a later launch on the stream had
+    /// finished before the wait, what that one's did.
     pub counters: Option<LaunchCounters>,
     /// If a thread's wait reached its deadline: the QPs, by number, on which something is outstanding, and why.
     pub stalls: Vec<(u32, Stall)>,

@@ -1,15 +1,16 @@
 //! The NIC, opened, with its capabilities.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use warpverbs_wire::abi::MAX_SQ_DEPTH;
 use warpverbs_wire::prm::hca_cap::{GeneralCaps, RoceCaps, TimestampCap};
 use warpverbs_wire::prm::query_hca_cap::Query;
 
 use super::mailbox;
-use crate::driver::Nic;
-use crate::error::{Error, Result};
-use crate::teardown::{Registry, Retained};
+use crate::driver::{DriverError, DriverErrorKind, Nic};
+use crate::error::{Error, Refused, Result};
+use crate::teardown::{CloseReport, Entered, GRACE, Graph, Retained, untold};
 
 /// A NIC, opened. Clones are the same NIC.
 #[derive(Clone, Debug)]
@@ -19,7 +20,7 @@ pub struct Context(Arc<Shared>);
 struct Shared {
     nic: Arc<dyn Nic>,
     capabilities: Capabilities,
-    registry: Registry,
+    graph: Graph,
 }
 
 /// What a NIC can do, of what this crate asks.
@@ -79,7 +80,7 @@ impl Context {
         Ok(Self(Arc::new(Shared {
             nic,
             capabilities,
-            registry: Registry::default(),
+            graph: Graph::new("NIC context"),
         })))
     }
 
@@ -98,18 +99,53 @@ impl Context {
         &self.0.capabilities
     }
 
-    /// What could not be destroyed when it was dropped.
+    /// Closes the NIC for all who hold it: calls under way end and later ones fail, QPs are stopped, drained and taken
+    /// from the GPU, and everything that was built on the NIC is destroyed, whoever still holds it. After a refusal the
+    /// rest goes on; closing again resumes with what is left.
+    pub fn close(self) -> Result<CloseReport, Refused<Self>> {
+        self.close_within(GRACE)
+    }
+
+    /// As [`Self::close`], with the time that kernels and outstanding work may take.
+    pub fn close_within(self, time: Duration) -> Result<CloseReport, Refused<Self>> {
+        let report = self.0.graph.close(Instant::now() + time);
+        report
+            .into_result()
+            .map_err(|error| Refused { error, value: self })
+    }
+
+    /// What could not be destroyed when it was dropped, or when the NIC was closed.
     pub fn retained(&self) -> Vec<Retained> {
-        self.0.registry.retained()
+        self.0.graph.retained()
     }
 
     /// Tries to destroy what is retained, and returns what still is.
     pub fn retry_retained(&self) -> Vec<Retained> {
-        self.0.registry.retry()
+        self.0.graph.retry(Instant::now() + GRACE)
     }
 
-    pub(crate) fn registry(&self) -> &Registry {
-        &self.0.registry
+    /// Undoes a driver call. On a NIC that is gone there is nothing to undo.
+    pub(crate) fn undo(
+        &self,
+        doing: &'static str,
+        call: impl FnOnce(&dyn Nic) -> Result<(), DriverError>,
+    ) -> Result<()> {
+        match call(&*self.0.nic) {
+            Err(refusal) if refusal.kind == DriverErrorKind::DeviceLost => {
+                untold(format!("NIC {}: {doing}", self.name()));
+                Ok(())
+            }
+            done => done.map_err(Error::driver(doing)),
+        }
+    }
+
+    pub(crate) fn graph(&self) -> &Graph {
+        &self.0.graph
+    }
+
+    /// Begins a call; fails if the NIC is closed.
+    pub(crate) fn enter(&self) -> Result<Entered> {
+        self.0.graph.enter()
     }
 }
 

@@ -11,7 +11,7 @@ use super::umem::{Umem, UmemNode};
 use super::{Context, mailbox};
 use crate::driver::NicHandle;
 use crate::error::{Error, Result};
-use crate::teardown::{Node, Owner, Registry, Shared, close_shared};
+use crate::teardown::{Graph, Node, Pin, Shared, Slot};
 
 /// A CQ in a UMEM.
 #[derive(Clone, Debug)]
@@ -33,7 +33,7 @@ impl Cq {
         page_id: u32,
         map: &UarMap,
     ) -> Result<Self> {
-        let nic = context.driver();
+        let (nic, umem_pin, map_pin) = (context.driver(), umem.pin()?, map.pin()?);
         let eqn = nic
             .query_eqn(0)
             .map_err(Error::driver("query an event queue"))?;
@@ -57,12 +57,12 @@ impl Cq {
         let node = CqNode {
             context: context.clone(),
             handle,
-            _umem: umem.node(),
-            _map: map.node(),
+            umem: umem_pin,
+            map: map_pin,
         };
         Ok(Self {
             cqn: out.cqn,
-            node: Arc::new(Owner::new(node)),
+            node: Shared::new(node),
         })
     }
 
@@ -71,33 +71,35 @@ impl Cq {
         self.cqn
     }
 
-    pub(crate) fn node(&self) -> Shared<CqNode> {
-        self.node.clone()
+    pub(crate) fn pin(&self) -> Result<Pin<CqNode>> {
+        self.node.pin()
     }
 
-    pub(crate) fn close_part(&mut self) -> Result<()> {
-        close_shared(&mut self.node)
+    pub(crate) fn slot(&self) -> Arc<dyn Slot> {
+        self.node.slot()
     }
 }
 
 pub(crate) struct CqNode {
     context: Context,
     handle: NicHandle,
-    _umem: Shared<UmemNode>,
-    _map: Shared<UarMapNode>,
+    umem: Pin<UmemNode>,
+    map: Pin<UarMapNode>,
 }
 
 impl Node for CqNode {
     const NAME: &'static str = "CQ";
 
-    fn destroy(&mut self) -> Result<()> {
+    fn destroy(&self) -> Result<()> {
         self.context
-            .driver()
-            .destroy(self.handle)
-            .map_err(Error::driver("destroy the CQ"))
+            .undo("destroy the CQ", |nic| nic.destroy(self.handle))
     }
 
-    fn registry(&self) -> &Registry {
-        self.context.registry()
+    fn graph(&self) -> &Graph {
+        self.context.graph()
+    }
+
+    fn parents(&self) -> Vec<Arc<dyn Slot>> {
+        vec![self.umem.slot(), self.map.slot()]
     }
 }

@@ -6,6 +6,7 @@
 use super::GpuContext;
 use crate::driver::MemoryRegion;
 use crate::error::{Error, Result};
+use crate::teardown::{attach, building};
 
 /// Exports `len` bytes of GPU memory at `addr`, lets `import` register them, and closes the
 /// descriptor. If only the close fails, the import is undone by dropping it.
@@ -28,8 +29,12 @@ pub(super) fn with_dmabuf<T>(
     let closed = driver
         .close_dmabuf(fd)
         .map_err(Error::driver("close a dmabuf descriptor"));
-    // The first error is the one reported.
-    let imported = imported?;
-    closed?;
-    Ok(imported)
+    match (imported, closed) {
+        (Err(first), Err(later)) => Err(attach(first, "dmabuf descriptor", later)),
+        (imported, Ok(())) => imported,
+        (Ok(imported), Err(error)) => building(|| {
+            drop(imported);
+            Err(error)
+        }),
+    }
 }

@@ -5,10 +5,13 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use crate::driver::{DriverError, Gpu, WriteOrdering};
 use crate::error::{Error, Refused, Result};
-use crate::teardown::{Node, Owner, Registry, Retained, Shared, close_shared};
+use crate::teardown::{
+    CloseReport, Entered, GRACE, Graph, Node, Pin, Retained, Shared, Slot, building, untold,
+};
 
 /// A GPU, opened. Clones are the same GPU.
 #[derive(Clone, Debug)]
@@ -17,7 +20,7 @@ pub struct GpuContext(Arc<Opened>);
 #[derive(Debug)]
 struct Opened {
     gpu: Arc<dyn Gpu>,
-    registry: Registry,
+    graph: Graph,
 }
 
 impl GpuContext {
@@ -36,7 +39,7 @@ impl GpuContext {
         );
         Ok(Self(Arc::new(Opened {
             gpu,
-            registry: Registry::default(),
+            graph: Graph::new("GPU context"),
         })))
     }
 
@@ -64,6 +67,7 @@ impl GpuContext {
                 cure: "ask for at least 1 byte",
             });
         }
+        let _entered = self.enter()?;
         let addr = self
             .driver()
             .alloc(len, label)
@@ -72,44 +76,75 @@ impl GpuContext {
             gpu: self.clone(),
             addr,
             len,
-            node: Arc::new(Owner::new(MemoryNode {
+            node: Shared::new(MemoryNode {
                 gpu: self.clone(),
                 addr,
-            })),
+            }),
         })
     }
 
     /// Allocates GPU memory that holds a copy of `bytes`.
     pub fn alloc_copy(&self, bytes: &[u8], label: &str) -> Result<GpuMemory> {
-        let memory = self.alloc(bytes.len() as u64, label)?;
-        memory.write(0, bytes)?;
-        Ok(memory)
+        building(|| {
+            let memory = self.alloc(bytes.len() as u64, label)?;
+            memory.write(0, bytes)?;
+            Ok(memory)
+        })
     }
 
-    /// What could not be destroyed when it was dropped.
+    /// Closes the GPU for all who hold it: calls under way end and later ones fail, running kernels are told to stop and
+    /// waited for, and everything that was built on the GPU is destroyed, whoever still holds it; but not what a NIC still
+    /// uses: close that first. After a refusal the rest goes on; closing again resumes with what is left.
+    pub fn close(self) -> Result<CloseReport, Refused<Self>> {
+        self.close_within(GRACE)
+    }
+
+    /// As [`Self::close`], with the time that kernels may take.
+    pub fn close_within(self, time: Duration) -> Result<CloseReport, Refused<Self>> {
+        let report = self.0.graph.close(Instant::now() + time);
+        report
+            .into_result()
+            .map_err(|error| Refused { error, value: self })
+    }
+
+    /// What could not be destroyed when it was dropped, or when the GPU was closed.
     pub fn retained(&self) -> Vec<Retained> {
-        self.0.registry.retained()
+        self.0.graph.retained()
     }
 
     /// Tries to destroy what is retained, and returns what still is.
     pub fn retry_retained(&self) -> Vec<Retained> {
-        self.0.registry.retry()
+        self.0.graph.retry(Instant::now() + GRACE)
     }
 
-    pub(crate) fn registry(&self) -> &Registry {
-        &self.0.registry
+    pub(crate) fn graph(&self) -> &Graph {
+        &self.0.graph
     }
 
-    /// Undoes a driver call. On a dead context a refusal means nothing: what the context had is
-    /// gone with it.
+    /// Begins a call; fails if the GPU is closed.
+    pub(crate) fn enter(&self) -> Result<Entered> {
+        self.0.graph.enter()
+    }
+
+    /// False once its context is dead: no kernel runs any more, and no call is of use.
+    pub fn is_alive(&self) -> bool {
+        self.0.gpu.is_alive()
+    }
+
+    /// Undoes a driver call. On a dead context there is nothing to undo: what it had is gone with it.
     pub(crate) fn undo(
         &self,
         doing: &'static str,
         call: impl FnOnce(&dyn Gpu) -> Result<(), DriverError>,
     ) -> Result<()> {
+        if !self.is_alive() {
+            untold(format!("GPU {}: {doing}", self.name()));
+            return Ok(());
+        }
         match call(&*self.0.gpu) {
-            Err(refusal) if !self.0.gpu.is_alive() => {
-                tracing::warn!(%refusal, "not undone on a GPU whose context is dead");
+            // It died meanwhile.
+            Err(_) if !self.is_alive() => {
+                untold(format!("GPU {}: {doing}", self.name()));
                 Ok(())
             }
             done => done.map_err(Error::driver(doing)),
@@ -155,7 +190,7 @@ impl GpuMemory {
 
     /// Copies bytes to it and waits.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        let addr = self.at(offset, bytes.len() as u64)?;
+        let (addr, _pin) = (self.at(offset, bytes.len() as u64)?, self.pin()?);
         self.gpu
             .driver()
             .copy_to_device(addr, bytes)
@@ -164,7 +199,7 @@ impl GpuMemory {
 
     /// Copies bytes from it and waits.
     pub fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
-        let addr = self.at(offset, bytes.len() as u64)?;
+        let (addr, _pin) = (self.at(offset, bytes.len() as u64)?, self.pin()?);
         self.gpu
             .driver()
             .copy_from_device(bytes, addr)
@@ -179,23 +214,23 @@ impl GpuMemory {
         Ok(bytes)
     }
 
-    /// Frees it.
-    pub fn close(mut self) -> Result<(), Refused<Self>> {
-        close_shared(&mut self.node).map_err(|error| Refused { error, value: self })
+    /// Frees it. Busy while something is built on it, or a launch uses it.
+    pub fn close(self) -> Result<(), Refused<Self>> {
+        self.node
+            .close()
+            .map_err(|error| Refused { error, value: self })
     }
 
-    /// Frees it in place, for an owner that closes its parts in turn.
-    pub(crate) fn close_part(&mut self) -> Result<()> {
-        close_shared(&mut self.node)
+    /// Keeps the memory, for what is built on it.
+    pub(crate) fn pin(&self) -> Result<Pin<MemoryNode>> {
+        self.node.pin()
     }
 
-    /// The node, to be kept by what is built on the memory.
-    pub(crate) fn node(&self) -> Shared<MemoryNode> {
-        self.node.clone()
+    pub(crate) fn slot(&self) -> Arc<dyn Slot> {
+        self.node.slot()
     }
 
     fn at(&self, offset: u64, len: u64) -> Result<u64> {
-        self.node.get()?;
         match offset.checked_add(len) {
             Some(end) if end <= self.len => Ok(self.addr + offset),
             _ => Err(self.outside(offset, len)),
@@ -228,12 +263,16 @@ pub(crate) struct MemoryNode {
 impl Node for MemoryNode {
     const NAME: &'static str = "GPU memory";
 
-    fn destroy(&mut self) -> Result<()> {
+    fn destroy(&self) -> Result<()> {
         self.gpu.undo("free GPU memory", |gpu| gpu.free(self.addr))
     }
 
-    fn registry(&self) -> &Registry {
-        &self.gpu.0.registry
+    fn graph(&self) -> &Graph {
+        self.gpu.graph()
+    }
+
+    fn parents(&self) -> Vec<Arc<dyn Slot>> {
+        Vec::new()
     }
 }
 
@@ -247,6 +286,7 @@ pub(crate) struct HostWord {
 
 impl HostWord {
     pub(crate) fn alloc(gpu: &GpuContext, label: &str) -> Result<Self> {
+        let _entered = gpu.enter()?;
         let addr = gpu
             .driver()
             .alloc_host_mapped(8, label)
@@ -254,10 +294,10 @@ impl HostWord {
         Ok(Self {
             gpu: gpu.clone(),
             addr,
-            node: Arc::new(Owner::new(HostWordNode {
+            node: Shared::new(HostWordNode {
                 gpu: gpu.clone(),
                 addr,
-            })),
+            }),
         })
     }
 
@@ -267,19 +307,23 @@ impl HostWord {
     }
 
     pub(crate) fn store(&self, value: u64) -> Result<()> {
-        self.node.get()?;
+        let _pin = self.node.pin()?;
         self.gpu
             .driver()
             .store_release(self.addr, value)
             .map_err(Error::driver("store to host-mapped memory"))
     }
 
-    pub(crate) fn close_part(&mut self) -> Result<()> {
-        close_shared(&mut self.node)
+    pub(crate) fn pin(&self) -> Result<Pin<HostWordNode>> {
+        self.node.pin()
+    }
+
+    pub(crate) fn close(&self) -> Result<()> {
+        self.node.close()
     }
 }
 
-struct HostWordNode {
+pub(crate) struct HostWordNode {
     gpu: GpuContext,
     addr: u64,
 }
@@ -287,13 +331,17 @@ struct HostWordNode {
 impl Node for HostWordNode {
     const NAME: &'static str = "host-mapped memory";
 
-    fn destroy(&mut self) -> Result<()> {
+    fn destroy(&self) -> Result<()> {
         self.gpu.undo("free host-mapped memory", |gpu| {
             gpu.free_host_mapped(self.addr)
         })
     }
 
-    fn registry(&self) -> &Registry {
-        &self.gpu.0.registry
+    fn graph(&self) -> &Graph {
+        self.gpu.graph()
+    }
+
+    fn parents(&self) -> Vec<Arc<dyn Slot>> {
+        Vec::new()
     }
 }

@@ -8,6 +8,7 @@ use warpverbs_wire::prm::{self, Command};
 
 use crate::driver::{DriverError, DriverErrorKind, Nic, NicHandle};
 use crate::error::{Error, Result};
+use crate::teardown::attach;
 
 /// Executes a command that creates no object.
 pub(super) fn command<C: Command>(nic: &dyn Nic, doing: &'static str, input: &C) -> Result<C::Out> {
@@ -29,12 +30,10 @@ pub(super) fn create<C: Command>(
         .map_err(Error::driver(doing))?;
     match decode::<C>(doing, output.as_ref()) {
         Ok(out) => Ok((object, out)),
-        Err(error) => {
-            if let Err(refusal) = nic.destroy(object) {
-                tracing::error!(%refusal, command = C::NAME, "an object whose answer cannot be read is not destroyed");
-            }
-            Err(error)
-        }
+        Err(error) => Err(match nic.destroy(object) {
+            Ok(()) => error,
+            Err(refusal) => attach(error, C::NAME, Error::driver("undo it")(refusal)),
+        }),
     }
 }
 
@@ -47,6 +46,19 @@ pub(super) fn modify<C: Command>(
 ) -> Result<C::Out> {
     let (input, mut output) = (encode(input)?, C::reply());
     nic.modify(object, input.as_ref(), output.as_mut())
+        .map_err(Error::driver(doing))?;
+    decode::<C>(doing, output.as_ref())
+}
+
+/// Queries an object.
+pub(super) fn query<C: Command>(
+    nic: &dyn Nic,
+    object: NicHandle,
+    doing: &'static str,
+    input: &C,
+) -> Result<C::Out> {
+    let (input, mut output) = (encode(input)?, C::reply());
+    nic.query(object, input.as_ref(), output.as_mut())
         .map_err(Error::driver(doing))?;
     decode::<C>(doing, output.as_ref())
 }

@@ -6,6 +6,7 @@
 mod context;
 mod cq;
 mod dmabuf;
+mod drain;
 mod gpu;
 mod host_memory;
 mod mailbox;
@@ -14,6 +15,7 @@ mod mr;
 mod pd;
 mod qp;
 mod qp_config;
+mod qp_node;
 mod queues;
 mod uar;
 #[allow(unsafe_code)]
@@ -23,7 +25,9 @@ pub use context::{Capabilities, Context};
 pub use gpu::{GpuContext, GpuMemory};
 pub(crate) use gpu::{HostWord, MemoryNode};
 pub use host_memory::HostMemory;
+pub(crate) use mr::MrNode;
 pub use mr::{Mr, RemoteMr};
 pub use pd::Pd;
 pub use qp::QueuePair;
 pub use qp_config::{CqForm, QpConfig};
+pub(crate) use qp_node::{Attached, Kept};

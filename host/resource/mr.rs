@@ -5,15 +5,15 @@
 //!
 //! One of the files that call `unsafe` functions.
 
-use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::dmabuf::with_dmabuf;
-use super::{Context, GpuContext, GpuMemory, HostMemory, Pd};
+use super::pd::PdNode;
+use super::{Context, GpuContext, GpuMemory, HostMemory, MemoryNode, Pd};
 use crate::driver::{Access, MemoryRegion, MrInfo};
 use crate::error::{Error, Refused, Result};
-use crate::teardown::{Node, Owner, Registry, Shared, close_shared};
+use crate::teardown::{Graph, Node, Pin, Shared, Slot};
 
 /// A memory region: memory that the NIC may access. Clones are the same region.
 #[derive(Clone, Debug)]
@@ -61,7 +61,7 @@ impl Mr {
             });
         }
         let addr = memory.addr() + range.start;
-        let keep = Box::new(memory.node());
+        let keep = Keep::Gpu(memory.pin()?);
         Self::over_dmabuf(
             pd,
             memory.gpu(),
@@ -86,7 +86,7 @@ impl Mr {
         len: u64,
         access: Access,
     ) -> Result<Self> {
-        Self::over_dmabuf(pd, gpu, addr, len, access, Box::new(()))
+        Self::over_dmabuf(pd, gpu, addr, len, access, Keep::Nothing)
     }
 
     /// Registers host memory.
@@ -95,7 +95,7 @@ impl Mr {
         // SAFETY: `adopt_host` demands
         // - that the memory stays allocated until the region is closed: the node holds it;
         // - that no Rust reference to its bytes exists unless they are atomics: they are.
-        unsafe { Self::over_address(pd, addr, len, access, Box::new(memory.clone())) }
+        unsafe { Self::over_address(pd, addr, len, access, Keep::Host(memory.clone())) }
     }
 
     /// Registers host memory that the caller owns. It is borrowed: closing the region does not free
@@ -108,7 +108,7 @@ impl Mr {
     /// refused stays open ([`crate::Context::retained`]).
     pub unsafe fn adopt_host(pd: &Pd, addr: *mut u8, len: u64, access: Access) -> Result<Self> {
         // SAFETY: the caller promises what `over_address` demands.
-        unsafe { Self::over_address(pd, addr as usize as u64, len, access, Box::new(())) }
+        unsafe { Self::over_address(pd, addr as usize as u64, len, access, Keep::Nothing) }
     }
 
     /// Address of the first byte, as work requests name it.
@@ -145,9 +145,16 @@ impl Mr {
         self.gpu.as_ref().is_some_and(|own| own.is(gpu))
     }
 
-    /// Deregisters it. Busy while a launch uses it.
-    pub fn close(mut self) -> Result<(), Refused<Self>> {
-        close_shared(&mut self.node).map_err(|error| Refused { error, value: self })
+    /// Deregisters it. Busy while a launch uses it, or work requests that a launch has left outstanding, or a QP of its PD
+    /// that could not be drained.
+    pub fn close(self) -> Result<(), Refused<Self>> {
+        self.node
+            .close()
+            .map_err(|error| Refused { error, value: self })
+    }
+
+    pub(crate) fn pin(&self) -> Result<Pin<MrNode>> {
+        self.node.pin()
     }
 
     fn over_dmabuf(
@@ -159,6 +166,7 @@ impl Mr {
         keep: Keep,
     ) -> Result<Self> {
         check_len(len)?;
+        let (_entered, pin) = (pd.context().enter()?, pd.pin()?);
         with_dmabuf(gpu, addr, len, |region| {
             // SAFETY: `Nic::reg_mr` demands
             // - that memory given by address stays allocated until deregistered: it is given by
@@ -169,10 +177,10 @@ impl Mr {
             let registered = unsafe {
                 pd.context()
                     .driver()
-                    .reg_mr(pd.info().handle, region, access)
+                    .reg_mr(pin.info().handle, region, access)
             };
             let info = registered.map_err(Error::driver("register GPU memory"))?;
-            Ok(Self::new(pd, addr, len, info, Some(gpu.clone()), keep))
+            Ok(Self::new(pd, pin, addr, len, info, Some(gpu.clone()), keep))
         })
     }
 
@@ -187,19 +195,21 @@ impl Mr {
         keep: Keep,
     ) -> Result<Self> {
         check_len(len)?;
+        let (_entered, pin) = (pd.context().enter()?, pd.pin()?);
         let region = MemoryRegion::Address { addr, len };
         // SAFETY: the caller promises what `Nic::reg_mr` demands.
         let registered = unsafe {
             pd.context()
                 .driver()
-                .reg_mr(pd.info().handle, region, access)
+                .reg_mr(pin.info().handle, region, access)
         };
         let info = registered.map_err(Error::driver("register host memory"))?;
-        Ok(Self::new(pd, addr, len, info, None, keep))
+        Ok(Self::new(pd, pin, addr, len, info, None, keep))
     }
 
     fn new(
         pd: &Pd,
+        pin: Pin<PdNode>,
         addr: u64,
         len: u64,
         info: MrInfo,
@@ -209,21 +219,26 @@ impl Mr {
         let node = MrNode {
             context: pd.context().clone(),
             info,
-            _pd: pd.clone(),
-            _memory: keep,
+            pd: pin,
+            memory: keep,
         };
         Self {
             addr,
             len,
             info,
             gpu,
-            node: Arc::new(Owner::new(node)),
+            node: Shared::new(node),
         }
     }
 }
 
 /// What must stay as long as the region does.
-type Keep = Box<dyn Any + Send + Sync>;
+enum Keep {
+    /// The caller sees to it.
+    Nothing,
+    Gpu(Pin<MemoryNode>),
+    Host(#[expect(dead_code, reason = "held, not read")] HostMemory),
+}
 
 fn check_len(len: u64) -> Result<()> {
     if len == 0 {
@@ -238,21 +253,36 @@ fn check_len(len: u64) -> Result<()> {
 pub(crate) struct MrNode {
     context: Context,
     info: MrInfo,
-    _pd: Pd,
-    _memory: Keep,
+    pd: Pin<PdNode>,
+    memory: Keep,
 }
 
 impl Node for MrNode {
     const NAME: &'static str = "MR";
 
-    fn destroy(&mut self) -> Result<()> {
-        self.context
-            .driver()
-            .dereg_mr(self.info.handle)
-            .map_err(Error::driver("deregister the memory region"))
+    fn destroy(&self) -> Result<()> {
+        // A QP that may still have work outstanding may access any MR of its PD.
+        let users = self.pd.undrained();
+        if users > 0 {
+            return Err(Error::Busy {
+                what: Self::NAME,
+                users,
+            });
+        }
+        self.context.undo("deregister the memory region", |nic| {
+            nic.dereg_mr(self.info.handle)
+        })
     }
 
-    fn registry(&self) -> &Registry {
-        self.context.registry()
+    fn graph(&self) -> &Graph {
+        self.context.graph()
+    }
+
+    fn parents(&self) -> Vec<Arc<dyn Slot>> {
+        let memory = match &self.memory {
+            Keep::Gpu(memory) => Some(memory.slot()),
+            Keep::Nothing | Keep::Host(_) => None,
+        };
+        std::iter::once(self.pd.slot()).chain(memory).collect()
     }
 }

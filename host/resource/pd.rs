@@ -1,23 +1,25 @@
 //! The protection domain.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::Context;
 use crate::driver::PdInfo;
 use crate::error::{Error, Refused, Result};
-use crate::teardown::{Node, Owner, Registry, Shared, close_shared};
+use crate::teardown::{Graph, Node, Pin, Shared, Slot};
 
 /// A protection domain: QPs reach the MRs of their own PD only. Clones are the same PD.
 #[derive(Clone, Debug)]
 pub struct Pd {
     context: Context,
-    info: PdInfo,
+    pdn: u32,
     node: Shared<PdNode>,
 }
 
 impl Pd {
     /// Allocates one.
     pub fn alloc(context: &Context) -> Result<Self> {
+        let _entered = context.enter()?;
         let info = context
             .driver()
             .alloc_pd()
@@ -25,11 +27,12 @@ impl Pd {
         let node = PdNode {
             context: context.clone(),
             info,
+            undrained: AtomicUsize::new(0),
         };
         Ok(Self {
             context: context.clone(),
-            info,
-            node: Arc::new(Owner::new(node)),
+            pdn: info.pdn,
+            node: Shared::new(node),
         })
     }
 
@@ -40,36 +43,64 @@ impl Pd {
 
     /// Its number, 24 bits.
     pub fn pdn(&self) -> u32 {
-        self.info.pdn
+        self.pdn
     }
 
-    pub(crate) fn info(&self) -> PdInfo {
-        self.info
+    pub(crate) fn pin(&self) -> Result<Pin<PdNode>> {
+        self.node.pin()
     }
 
     /// Frees it. Busy while an MR or a QP uses it.
-    pub fn close(mut self) -> Result<(), Refused<Self>> {
-        close_shared(&mut self.node).map_err(|error| Refused { error, value: self })
+    pub fn close(self) -> Result<(), Refused<Self>> {
+        self.node
+            .close()
+            .map_err(|error| Refused { error, value: self })
     }
 }
 
 #[derive(Debug)]
-struct PdNode {
+pub(crate) struct PdNode {
     context: Context,
     info: PdInfo,
+    /// QPs that could not be drained: they may still reach every MR of the PD.
+    undrained: AtomicUsize,
+}
+
+impl PdNode {
+    pub(super) fn info(&self) -> PdInfo {
+        self.info
+    }
+
+    /// QPs that could not be drained. Relaxed: whoever closes an MR after a QP's close returned sees what that counted.
+    pub(super) fn undrained(&self) -> usize {
+        self.undrained.load(Ordering::Relaxed)
+    }
+
+    /// A QP could not be drained.
+    pub(super) fn hold(&self) {
+        self.undrained.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// It was, at last.
+    pub(super) fn release(&self) {
+        self.undrained.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Node for PdNode {
     const NAME: &'static str = "PD";
 
-    fn destroy(&mut self) -> Result<()> {
-        self.context
-            .driver()
-            .dealloc_pd(self.info.handle)
-            .map_err(Error::driver("free the protection domain"))
+    fn destroy(&self) -> Result<()> {
+        self.context.undo("free the protection domain", |nic| {
+            nic.dealloc_pd(self.info.handle)
+        })
     }
 
-    fn registry(&self) -> &Registry {
-        self.context.registry()
+    fn graph(&self) -> &Graph {
+        self.context.graph()
+    }
+
+    fn parents(&self) -> Vec<Arc<dyn Slot>> {
+        Vec::new()
     }
 }

@@ -3,21 +3,21 @@
 //! Knows: how it is created, connected and reset, and what must outlive it.
 //! Must not know: GPU threads.
 
+use std::time::{Duration, Instant};
+
 use warpverbs_wire::prm::ads::Ads;
 use warpverbs_wire::prm::qpc::{
     Mtu, OptParam, PathMigration, Qpc, RqType, ServiceType, TimestampFormat,
 };
-use warpverbs_wire::prm::{create_qp, init2rtr_qp, qp_2rst, rst2init_qp, rtr2rts_qp};
+use warpverbs_wire::prm::{create_qp, init2rtr_qp, rst2init_qp, rtr2rts_qp};
 
-use super::cq::CqNode;
+use super::qp_node::{Attached, Link, Parts, QpNode};
 use super::queues::{Layout, Queues};
-use super::uar::UarMapNode;
-use super::umem::UmemNode;
-use super::{Context, GpuContext, Pd, QpConfig, mailbox};
+use super::{GpuContext, HostWord, Pd, QpConfig, mailbox};
 use crate::connect::{ConnectInfo, InfoError};
-use crate::driver::{Access, GidEntry, GidKind, LinkLayer, Nic, NicHandle, PortInfo};
+use crate::driver::{Access, GidEntry, GidKind, LinkLayer, Nic, PortInfo};
 use crate::error::{Error, Refused, Result};
-use crate::teardown::{Node, Owner, Registry, Shared};
+use crate::teardown::{CloseReport, GRACE, Node, Pin, Shared, Stage, attach, building, sweep};
 
 /// The GID that a QP sends from.
 #[derive(Clone, Copy, Debug)]
@@ -51,25 +51,6 @@ impl Gid {
     }
 }
 
-/// What the QP was last told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Reset,
-    Connected,
-    /// A transition failed and so did the way back.
-    Lost,
-}
-
-impl State {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Reset => "not connected",
-            Self::Connected => "connected",
-            Self::Lost => "in an unknown state",
-        }
-    }
-}
-
 /// An RC queue pair whose send queue lies in GPU memory, and its CQ.
 #[derive(Debug)]
 pub struct QueuePair {
@@ -77,9 +58,10 @@ pub struct QueuePair {
     port: PortInfo,
     gid: Gid,
     qpn: u32,
-    state: State,
+    /// Lives so far: each has a PSN of its own.
+    generation: u32,
     // Children before parents: fields are dropped in order.
-    qp: Owner<QpNode>,
+    node: Shared<QpNode>,
     queues: Queues,
     pd: Pd,
     gpu: GpuContext,
@@ -88,6 +70,11 @@ pub struct QueuePair {
 impl QueuePair {
     /// Creates a QP with its queues in GPU memory. Connect it, then export it.
     pub fn create(pd: &Pd, gpu: &GpuContext, config: &QpConfig) -> Result<Self> {
+        building(|| Self::build(pd, gpu, config))
+    }
+
+    fn build(pd: &Pd, gpu: &GpuContext, config: &QpConfig) -> Result<Self> {
+        let _entered = (pd.context().enter()?, gpu.enter()?);
         let context = pd.context();
         let nic = context.driver();
         let port = nic
@@ -122,23 +109,28 @@ impl QueuePair {
             wq_umem_offset: layout.sq,
             ..create_qp::In::default()
         };
+        let pins = (
+            pd.pin()?,
+            queues.cq_owner().pin()?,
+            queues.map().pin()?,
+            queues.umem().pin()?,
+        );
         let (handle, out) = mailbox::create(nic, "create the QP", &input)?;
-        let qp = Owner::new(QpNode {
-            context: context.clone(),
+        let parts = Parts {
             handle,
-            _cq: queues.cq_owner().node(),
-            _map: queues.map().node(),
-            _umem: queues.umem().node(),
-            _pd: pd.clone(),
-        });
+            qpn: out.qpn,
+            first_index: config.first_index,
+            pins,
+        };
+        let node = Shared::new(QpNode::new(pd, gpu, &queues, parts));
         tracing::debug!(qpn = out.qpn, depth = config.depth, form = ?config.cq_form, "QP created");
         Ok(Self {
             config: config.clone(),
             port,
             gid,
             qpn: out.qpn,
-            state: State::Reset,
-            qp,
+            generation: 0,
+            node,
             queues,
             pd: pd.clone(),
             gpu: gpu.clone(),
@@ -178,10 +170,20 @@ impl QueuePair {
     /// Connects the QP to the one whose [`Self::local_info`] is given: RST to INIT to RTR to RTS.
     /// If that fails, the QP is reset and can be connected again.
     pub fn connect(&mut self, remote: &[u8]) -> Result<()> {
-        if self.state != State::Reset {
+        const DOING: &str = "connect it";
+        let _entered = self.pd.context().enter()?;
+        let qp = self.node.pin()?;
+        let _one = qp.exclusive();
+        qp.require_live(DOING)?;
+        let state = match qp.link() {
+            Link::Down => None,
+            Link::Up => Some("connected"),
+            Link::Unknown => Some("in an unknown state"),
+        };
+        if let Some(state) = state {
             return Err(Error::QpState {
-                doing: "connect it",
-                state: self.state.name(),
+                doing: DOING,
+                state,
             });
         }
         let remote = ConnectInfo::parse(remote)?;
@@ -191,33 +193,59 @@ impl QueuePair {
                 remote: remote.link_layer,
             }));
         }
-        if let Err(error) = self.to_rts(&remote) {
+        if let Err(error) = self.to_rts(&qp, &remote) {
             // Nothing was posted yet, so indices and CQ are as they were.
-            if let Err(also) = self.modify("reset the QP", &qp_2rst::In { qpn: self.qpn }) {
-                self.state = State::Lost;
-                tracing::error!(qpn = self.qpn, %also, "a QP that failed to connect is not reset");
-            }
-            return Err(error);
+            return Err(match qp.reset_state() {
+                Ok(()) => error,
+                Err(also) => {
+                    qp.set_link(Link::Unknown);
+                    attach(error, QpNode::NAME, also)
+                }
+            });
         }
-        self.state = State::Connected;
+        qp.set_link(Link::Up);
         tracing::debug!(qpn = self.qpn, remote = remote.qpn, "QP connected");
         Ok(())
     }
 
-    /// Destroys the QP, its CQ, doorbell page and memory. After a refusal, closing again goes on
-    /// where it stopped.
-    #[allow(clippy::result_large_err, reason = "a refusal hands the QP back")]
-    pub fn close(mut self) -> Result<(), Refused<Self>> {
-        match self.close_parts() {
-            Ok(()) => Ok(()),
-            Err(error) => Err(Refused { error, value: self }),
-        }
+    /// Brings the QP back to where it was created, whatever has happened to it: an error completion, a stop, a failed
+    /// connection. What is outstanding is flushed; indices start over, faults are forgotten, and its
+    /// [`Self::local_info`] is a new one. Connect it again, to the same peer or to another. After a refusal, resetting
+    /// again goes on where it stopped.
+    pub fn reset(&mut self) -> Result<()> {
+        let _entered = self.pd.context().enter()?;
+        let qp = self.node.pin()?;
+        qp.reset(Instant::now() + GRACE)?;
+        self.generation = self.generation.wrapping_add(1);
+        tracing::debug!(qpn = self.qpn, "QP reset");
+        Ok(())
     }
 
-    fn close_parts(&mut self) -> Result<()> {
-        self.state = State::Lost;
-        self.qp.close()?;
-        self.queues.close_parts()
+    /// How far its teardown has come.
+    pub fn stage(&self) -> Stage {
+        self.node.peek().map_or(Stage::Destroyed, |qp| qp.stage())
+    }
+
+    /// Takes the QP down in stages, and destroys it with its CQ, doorbell page and memory. After a refusal, the parts
+    /// that do not depend on what refused are gone; closing again goes on with the rest.
+    #[allow(clippy::result_large_err, reason = "a refusal hands the QP back")]
+    pub fn close(self) -> Result<CloseReport, Refused<Self>> {
+        self.close_within(GRACE)
+    }
+
+    /// As [`Self::close`], with the time that outstanding work may take.
+    #[allow(clippy::result_large_err, reason = "a refusal hands the QP back")]
+    pub fn close_within(self, time: Duration) -> Result<CloseReport, Refused<Self>> {
+        self.take_down(time)
+            .map_err(|error| Refused { error, value: self })
+    }
+
+    /// Takes it down, whoever holds it.
+    pub(crate) fn take_down(&self, time: Duration) -> Result<CloseReport> {
+        let mut slots = self.queues.slots();
+        slots.push(self.node.slot());
+        let (report, _) = sweep(slots, Instant::now() + time);
+        report.into_result()
     }
 
     fn info(&self) -> ConnectInfo {
@@ -240,11 +268,13 @@ impl QueuePair {
 
     fn psn(&self) -> u32 {
         // An odd multiplier spreads consecutive QPNs over the 24 bits.
-        let derived = self.qpn.wrapping_mul(0x9e_3779) & 0x00ff_ffff;
-        self.config.psn.unwrap_or(derived)
+        let derived = self.qpn.wrapping_mul(0x9e_3779);
+        let first = self.config.psn.unwrap_or(derived);
+        // A late packet of an earlier life does not fit: the step is odd and large.
+        first.wrapping_add(self.generation.wrapping_mul(0x5b_d1e9)) & 0x00ff_ffff
     }
 
-    fn to_rts(&self, remote: &ConnectInfo) -> Result<()> {
+    fn to_rts(&self, qp: &QpNode, remote: &ConnectInfo) -> Result<()> {
         let local = self.info();
         let may = |access: Access| self.config.access.contains(access);
         let path = Ads {
@@ -259,7 +289,7 @@ impl QueuePair {
             primary_address_path: path,
             ..Qpc::default()
         };
-        self.modify(
+        qp.modify(
             "move the QP to INIT",
             &rst2init_qp::In {
                 qpn: self.qpn,
@@ -268,7 +298,7 @@ impl QueuePair {
             },
         )?;
         let mtu = local.mtu.min(remote.mtu);
-        self.modify(
+        qp.modify(
             "move the QP to RTR",
             &init2rtr_qp::In {
                 qpn: self.qpn,
@@ -280,13 +310,13 @@ impl QueuePair {
                     next_rcv_psn: remote.psn,
                     log_rra_max: local.log_reads,
                     min_rnr_nak: self.config.min_rnr_timer,
-                    primary_address_path: self.path_to(remote, path)?,
+                    primary_address_path: self.path_to(qp, remote, path)?,
                     ..rights
                 },
                 ..init2rtr_qp::In::default()
             },
         )?;
-        self.modify(
+        qp.modify(
             "move the QP to RTS",
             &rtr2rts_qp::In {
                 qpn: self.qpn,
@@ -309,11 +339,12 @@ impl QueuePair {
                 },
                 ..rtr2rts_qp::In::default()
             },
-        )
+        )?;
+        Ok(())
     }
 
     /// The path to a remote end. On InfiniBand it is within the subnet, without GRH.
-    fn path_to(&self, remote: &ConnectInfo, path: Ads) -> Result<Ads> {
+    fn path_to(&self, qp: &QpNode, remote: &ConnectInfo, path: Ads) -> Result<Ads> {
         Ok(match self.port.link_layer {
             LinkLayer::InfiniBand => Ads {
                 rlid: remote.lid,
@@ -326,7 +357,7 @@ impl QueuePair {
                     .context()
                     .driver()
                     .resolve_mac(
-                        self.pd.info().handle,
+                        qp.pd_info().handle,
                         self.config.port,
                         self.gid.index.into(),
                         remote.gid,
@@ -357,24 +388,42 @@ impl QueuePair {
         self.gid.entry.kind == GidKind::RoceV2
     }
 
-    fn modify<C: warpverbs_wire::prm::Command>(
+    /// Hands it to the GPU with the stop word that `prepare` makes and writes the handle with.
+    pub(crate) fn hand_over(
         &self,
-        doing: &'static str,
-        input: &C,
-    ) -> Result<()> {
-        let handle = self.qp.get()?.handle;
-        mailbox::modify(self.pd.context().driver(), handle, doing, input).map(drop)
+        prepare: impl FnOnce(&Queues) -> Result<HostWord>,
+    ) -> Result<HostWord> {
+        const DOING: &str = "export it";
+        let _entered = (self.pd.context().enter()?, self.gpu.enter()?);
+        let qp = self.node.pin()?;
+        let _one = qp.exclusive();
+        qp.require_live(DOING)?;
+        if qp.link() != Link::Up {
+            return Err(Error::QpState {
+                doing: DOING,
+                state: "not connected",
+            });
+        }
+        building(|| {
+            let stop = prepare(&self.queues)?;
+            qp.set_exported(stop.clone())?;
+            Ok(stop)
+        })
     }
 
-    pub(crate) fn require_connected(&self, doing: &'static str) -> Result<()> {
-        self.qp.get()?;
-        match self.state {
-            State::Connected => Ok(()),
-            state => Err(Error::QpState {
-                doing,
-                state: state.name(),
-            }),
-        }
+    /// Takes it from the GPU, live.
+    pub(crate) fn take_back(&self) -> Result<()> {
+        let qp = self.node.pin()?;
+        let _one = qp.exclusive();
+        qp.take_back()
+    }
+
+    pub(crate) fn pin(&self) -> Result<Pin<QpNode>> {
+        self.node.pin()
+    }
+
+    pub(crate) fn attach(&self) -> Result<Attached> {
+        QpNode::attach(self.node.pin()?)
     }
 
     pub(crate) fn queues(&self) -> &Queues {
@@ -384,27 +433,3 @@ impl QueuePair {
 
 /// Largest `qpc.log_rra_max` and `qpc.log_sra_max`: 3 bits.
 const MAX_LOG_READS: u8 = 7;
-
-pub(crate) struct QpNode {
-    context: Context,
-    handle: NicHandle,
-    _cq: Shared<CqNode>,
-    _map: Shared<UarMapNode>,
-    _umem: Shared<UmemNode>,
-    _pd: Pd,
-}
-
-impl Node for QpNode {
-    const NAME: &'static str = "QP";
-
-    fn destroy(&mut self) -> Result<()> {
-        self.context
-            .driver()
-            .destroy(self.handle)
-            .map_err(Error::driver("destroy the QP"))
-    }
-
-    fn registry(&self) -> &Registry {
-        self.context.registry()
-    }
-}

@@ -21,6 +21,9 @@ pub enum CqForm {
     Collapsed,
 }
 
+/// Largest first index: 2^62 posts later the 64 bits still have not wrapped.
+const MAX_FIRST_INDEX: u64 = 1 << 62;
+
 /// Options of a QP. `QpConfig::default()` is a queue of 128 with a ring CQ on port 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
@@ -201,6 +204,12 @@ impl QpConfig {
                     self.psn.unwrap_or_default()
                 ),
                 cure: "choose a PSN below 2^24",
+            });
+        }
+        if self.first_index > MAX_FIRST_INDEX {
+            return Err(Error::InvalidArgument {
+                what: format!("first index {:#x} is above 2^62", self.first_index),
+                cure: "start lower: indices never wrap",
             });
         }
         for (name, value, bits) in [

@@ -4,10 +4,11 @@
 //! which the parts are closed. Must not know: the QP's state.
 
 use std::mem::offset_of;
+use std::sync::Arc;
 
 use warpverbs_wire::abi::{self, Line, QpHandle, State};
-use warpverbs_wire::cqe::{CQE, FRESH};
-use warpverbs_wire::doorbell::{DBR_SEND, cq_dbr_word, dbr_word};
+use warpverbs_wire::cqe::{CQE, FRESH, Tail};
+use warpverbs_wire::doorbell::{DBR_SEND, cq_dbr_word, dbr_producer, dbr_word};
 use warpverbs_wire::wqe::WQEBB;
 
 use super::cq::Cq;
@@ -16,6 +17,7 @@ use super::umem::{PART_ALIGN, Umem};
 use super::{CqForm, GpuContext, GpuMemory, Pd};
 use crate::driver::{DriverError, DriverErrorKind};
 use crate::error::{Error, Result};
+use crate::teardown::Slot;
 
 /// Byte offsets in the allocation.
 ///
@@ -73,8 +75,8 @@ fn align(offset: u64) -> u64 {
     offset.next_multiple_of(PART_ALIGN)
 }
 
-/// What one QP stands on.
-#[derive(Debug)]
+/// What one QP stands on. Clones are the same.
+#[derive(Clone, Debug)]
 pub(crate) struct Queues {
     layout: Layout,
     cq: Cq,
@@ -83,6 +85,15 @@ pub(crate) struct Queues {
     umem: Umem,
     memory: GpuMemory,
     read_needs_dump: bool,
+}
+
+/// What the marker of a drain needs to know of the queues.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Produced {
+    /// The send doorbell record: what the NIC was told of.
+    pub(crate) dbr: u16,
+    /// SQ index below which GPU threads have seen all completions.
+    pub(crate) completed: u64,
 }
 
 impl Queues {
@@ -111,13 +122,15 @@ impl Queues {
         })
     }
 
-    /// Closes them, the last created first. After a refusal it can be called again.
-    pub(crate) fn close_parts(&mut self) -> Result<()> {
-        self.cq.close_part()?;
-        self.map.close_part()?;
-        self.uar.close_part()?;
-        self.umem.close_part()?;
-        self.memory.close_part()
+    /// Their nodes, parents first.
+    pub(crate) fn slots(&self) -> Vec<Arc<dyn Slot>> {
+        vec![
+            self.memory.slot(),
+            self.umem.slot(),
+            self.uar.slot(),
+            self.map.slot(),
+            self.cq.slot(),
+        ]
     }
 
     pub(crate) fn cq_owner(&self) -> &Cq {
@@ -159,7 +172,7 @@ impl Queues {
             cq_depth: self.layout.cq_depth,
             log_max_message: log_max_message.into(),
             stop,
-            ..fresh_handle(0)
+            ..fresh_handle(0, 0)
         };
         let bytes = handle.to_bytes();
         let (fixed, _) = bytes.split_at(FIXED);
@@ -198,6 +211,76 @@ impl Queues {
         Ok(())
     }
 
+    /// What the NIC was told of, and what is known to have completed.
+    pub(crate) fn produced(&self) -> Result<Produced> {
+        let mut record = [0; 4];
+        self.memory
+            .read(self.layout.qp_dbr + DBR_SEND as u64, &mut record)?;
+        Ok(Produced {
+            dbr: dbr_producer(record),
+            completed: self.read_handle()?.completed.word,
+        })
+    }
+
+    /// Writes one WQEBB of the send queue.
+    pub(crate) fn write_wqebb(&self, index: u16, bytes: &[u8; WQEBB]) -> Result<()> {
+        let slot = u64::from(u32::from(index) & (self.layout.sq_depth - 1));
+        self.memory
+            .write(self.layout.sq + slot * WQEBB as u64, bytes)
+    }
+
+    /// Writes the send doorbell record.
+    pub(crate) fn write_record(&self, producer: u16) -> Result<()> {
+        let word = dbr_word(producer.into()).to_le_bytes();
+        self.memory
+            .write(self.layout.qp_dbr + DBR_SEND as u64, &word)
+    }
+
+    /// The tails of all CQEs, by slot.
+    pub(crate) fn cqe_tails(&self) -> Result<Vec<Tail>> {
+        let mut bytes = vec![0; self.layout.cq_depth as usize * CQE];
+        self.memory.read(self.layout.cq, &mut bytes)?;
+        let (tails, _) = bytes.as_chunks::<8>();
+        Ok(tails
+            .iter()
+            .skip(Tail::OFFSET / 8)
+            .step_by(CQE / 8)
+            .map(|tail| Tail(u64::from_le_bytes(*tail)))
+            .collect())
+    }
+
+    /// Makes the CQE in a slot one that is none.
+    pub(crate) fn clear_cqe(&self, slot: usize) -> Result<()> {
+        self.memory
+            .write(self.layout.cq + (slot * CQE) as u64, &[FRESH; CQE])
+    }
+
+    /// Makes the queues those of a QP that was just reset: SQ indices start over, while the CQ goes on from the last CQE
+    /// that the NIC has written.
+    pub(crate) fn renew(&self, first_index: u64) -> Result<()> {
+        let mut consumer = self.read_handle()?.completed.second;
+        if self.layout.collapsed {
+            // Its one CQE would be taken for a completion of the new life.
+            self.clear_cqe(0)?;
+        } else {
+            let tails = self.cqe_tails()?;
+            let depth = self.layout.cq_depth;
+            let slot = |index: u64| (index & u64::from(depth - 1)) as usize;
+            let limit = consumer + u64::from(depth);
+            while consumer < limit
+                && tails
+                    .get(slot(consumer))
+                    .is_some_and(|tail| tail.is_new(consumer, depth))
+            {
+                consumer += 1;
+            }
+        }
+        // The handle last: if a write fails, the next attempt starts from the same consumer index.
+        write_records(&self.memory, &self.layout, first_index, consumer)?;
+        let handle = fresh_handle(first_index, consumer);
+        self.memory.write(self.layout.handle, &handle.to_bytes())
+    }
+
     /// Makes the handle one that every kernel refuses: version 0 is none.
     pub(crate) fn clear_handle(&self) -> Result<()> {
         self.memory.write(self.layout.handle, &0u32.to_le_bytes())
@@ -207,8 +290,8 @@ impl Queues {
 /// Bytes of a handle that do not change while the QP is exported.
 const FIXED: usize = offset_of!(QpHandle, reserved);
 
-/// A handle that every kernel refuses, with indices that start at `first_index`.
-fn fresh_handle(first_index: u64) -> QpHandle {
+/// A handle that every kernel refuses, with SQ indices that start at `first_index` and CQ indices at `consumer`.
+fn fresh_handle(first_index: u64, consumer: u64) -> QpHandle {
     QpHandle {
         version: 0,
         flags: 0,
@@ -224,7 +307,7 @@ fn fresh_handle(first_index: u64) -> QpHandle {
         reserved: Line::new(first_index),
         turn: Line::new(first_index),
         completed: Line {
-            second: first_index,
+            second: consumer,
             ..Line::new(first_index)
         },
         state: Line::default(),
@@ -235,13 +318,23 @@ fn write_fresh(memory: &GpuMemory, layout: &Layout, first_index: u64) -> Result<
     // Opcode 0xf (invalid) and owner bit 1 in every CQE: none is taken for a completion, whichever
     // lap is awaited first.
     memory.write(layout.cq, &vec![FRESH; layout.cq_depth as usize * CQE])?;
+    write_records(memory, layout, first_index, first_index)?;
+    let handle = fresh_handle(first_index, first_index);
+    memory.write(layout.handle, &handle.to_bytes())
+}
+
+fn write_records(
+    memory: &GpuMemory,
+    layout: &Layout,
+    first_index: u64,
+    consumer: u64,
+) -> Result<()> {
     // A record is 8 bytes: the CQ's consumer and arm words, the QP's receive and send counters.
     // They start where the indices start: a send counter that differs is work to a NIC in ERR.
-    let consumer = cq_dbr_word(first_index).to_le_bytes();
+    let consumer = cq_dbr_word(consumer).to_le_bytes();
     memory.write(layout.cq_dbr, &[consumer, [0; 4]].concat())?;
     let send = dbr_word(first_index).to_le_bytes();
-    memory.write(layout.qp_dbr, &[[0; 4], send].concat())?;
-    memory.write(layout.handle, &fresh_handle(first_index).to_bytes())
+    memory.write(layout.qp_dbr, &[[0; 4], send].concat())
 }
 
 #[cfg(test)]

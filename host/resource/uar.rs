@@ -6,9 +6,9 @@
 use std::sync::Arc;
 
 use super::{Context, GpuContext};
-use crate::driver::{UarInfo, UarKind};
+use crate::driver::{NicHandle, UarInfo, UarKind};
 use crate::error::{Error, Result};
-use crate::teardown::{Node, Owner, Registry, Shared, close_shared};
+use crate::teardown::{Graph, Node, Pin, Shared, Slot};
 
 /// Kinds in the order of preference: a page of its own keeps doorbells of other QPs off its
 /// registers; a BlueFlame page takes doorbells too, although write-combined.
@@ -21,6 +21,7 @@ const KINDS: [UarKind; 3] = [
 /// A doorbell page.
 #[derive(Clone, Debug)]
 pub(crate) struct Uar {
+    context: Context,
     info: UarInfo,
     node: Shared<UarNode>,
 }
@@ -38,8 +39,9 @@ impl Uar {
                         info,
                     };
                     return Ok(Self {
+                        context: context.clone(),
                         info,
-                        node: Arc::new(Owner::new(node)),
+                        node: Shared::new(node),
                     });
                 }
                 Err(refusal) => {
@@ -62,12 +64,13 @@ impl Uar {
         self.info.page_id
     }
 
-    pub(crate) fn node(&self) -> Shared<UarNode> {
-        self.node.clone()
+    /// The driver's handle, to ring it from the CPU.
+    pub(crate) fn handle(&self) -> NicHandle {
+        self.info.handle
     }
 
-    pub(crate) fn close_part(&mut self) -> Result<()> {
-        close_shared(&mut self.node)
+    pub(crate) fn slot(&self) -> Arc<dyn Slot> {
+        self.node.slot()
     }
 }
 
@@ -79,15 +82,18 @@ pub(crate) struct UarNode {
 impl Node for UarNode {
     const NAME: &'static str = "doorbell page";
 
-    fn destroy(&mut self) -> Result<()> {
-        self.context
-            .driver()
-            .free_uar(self.info.handle)
-            .map_err(Error::driver("free the doorbell page"))
+    fn destroy(&self) -> Result<()> {
+        self.context.undo("free the doorbell page", |nic| {
+            nic.free_uar(self.info.handle)
+        })
     }
 
-    fn registry(&self) -> &Registry {
-        self.context.registry()
+    fn graph(&self) -> &Graph {
+        self.context.graph()
+    }
+
+    fn parents(&self) -> Vec<Arc<dyn Slot>> {
+        Vec::new()
     }
 }
 
@@ -102,20 +108,21 @@ pub(crate) struct UarMap {
 impl UarMap {
     /// Maps a page into a GPU.
     pub(crate) fn map(gpu: &GpuContext, uar: &Uar) -> Result<Self> {
-        let info = uar.info;
+        let (info, pin) = (uar.info, uar.node.pin()?);
         let addr = gpu
             .driver()
             .map_uar(info.page, info.page_len)
             .map_err(Error::driver("map the doorbell page into the GPU"))?;
         let node = UarMapNode {
+            context: uar.context.clone(),
             gpu: gpu.clone(),
             page: info.page,
-            _uar: uar.node(),
+            uar: pin,
         };
         Ok(Self {
             addr,
             doorbell_offset: info.doorbell_offset,
-            node: Arc::new(Owner::new(node)),
+            node: Shared::new(node),
         })
     }
 
@@ -124,32 +131,38 @@ impl UarMap {
         self.addr + u64::from(self.doorbell_offset)
     }
 
-    pub(crate) fn node(&self) -> Shared<UarMapNode> {
-        self.node.clone()
+    pub(crate) fn pin(&self) -> Result<Pin<UarMapNode>> {
+        self.node.pin()
     }
 
-    pub(crate) fn close_part(&mut self) -> Result<()> {
-        close_shared(&mut self.node)
+    pub(crate) fn slot(&self) -> Arc<dyn Slot> {
+        self.node.slot()
     }
 }
 
 pub(crate) struct UarMapNode {
+    context: Context,
     gpu: GpuContext,
     page: u64,
-    _uar: Shared<UarNode>,
+    uar: Pin<UarNode>,
 }
 
 impl Node for UarMapNode {
     const NAME: &'static str = "doorbell page mapping";
 
-    fn destroy(&mut self) -> Result<()> {
+    fn destroy(&self) -> Result<()> {
         self.gpu
             .undo("unmap the doorbell page from the GPU", |gpu| {
                 gpu.unmap_uar(self.page)
             })
     }
 
-    fn registry(&self) -> &Registry {
-        self.gpu.registry()
+    /// The NIC's graph: closing the NIC takes its pages from the GPU.
+    fn graph(&self) -> &Graph {
+        self.context.graph()
+    }
+
+    fn parents(&self) -> Vec<Arc<dyn Slot>> {
+        vec![self.uar.slot()]
     }
 }

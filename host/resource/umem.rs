@@ -8,7 +8,7 @@ use super::dmabuf::with_dmabuf;
 use super::{Context, GpuMemory, MemoryNode};
 use crate::driver::{Access, UmemInfo};
 use crate::error::{Error, Result};
-use crate::teardown::{Node, Owner, Registry, Shared, close_shared};
+use crate::teardown::{Graph, Node, Pin, Shared, Slot};
 
 /// Alignment of the parts of a UMEM.
 pub(super) const PART_ALIGN: u64 = 4096;
@@ -30,6 +30,7 @@ impl Umem {
     /// Registers the first `len` bytes of `memory`.
     pub(crate) fn register(context: &Context, memory: &GpuMemory, len: u64) -> Result<Self> {
         debug_assert!(len <= memory.len());
+        let pin = memory.pin()?;
         with_dmabuf(memory.gpu(), memory.addr(), len, |region| {
             // SAFETY: `Nic::reg_umem` demands
             // - that memory given by address stays allocated until deregistered: it is given by
@@ -45,11 +46,11 @@ impl Umem {
             let node = UmemNode {
                 context: context.clone(),
                 info,
-                _memory: memory.node(),
+                memory: pin,
             };
             Ok(Self {
                 info,
-                node: Arc::new(Owner::new(node)),
+                node: Shared::new(node),
             })
         })
     }
@@ -59,32 +60,35 @@ impl Umem {
         self.info.id
     }
 
-    pub(crate) fn node(&self) -> Shared<UmemNode> {
-        self.node.clone()
+    pub(crate) fn pin(&self) -> Result<Pin<UmemNode>> {
+        self.node.pin()
     }
 
-    pub(crate) fn close_part(&mut self) -> Result<()> {
-        close_shared(&mut self.node)
+    pub(crate) fn slot(&self) -> Arc<dyn Slot> {
+        self.node.slot()
     }
 }
 
 pub(crate) struct UmemNode {
     context: Context,
     info: UmemInfo,
-    _memory: Shared<MemoryNode>,
+    memory: Pin<MemoryNode>,
 }
 
 impl Node for UmemNode {
     const NAME: &'static str = "UMEM";
 
-    fn destroy(&mut self) -> Result<()> {
-        self.context
-            .driver()
-            .dereg_umem(self.info.handle)
-            .map_err(Error::driver("deregister the UMEM"))
+    fn destroy(&self) -> Result<()> {
+        self.context.undo("deregister the UMEM", |nic| {
+            nic.dereg_umem(self.info.handle)
+        })
     }
 
-    fn registry(&self) -> &Registry {
-        self.context.registry()
+    fn graph(&self) -> &Graph {
+        self.context.graph()
+    }
+
+    fn parents(&self) -> Vec<Arc<dyn Slot>> {
+        vec![self.memory.slot()]
     }
 }

@@ -77,6 +77,8 @@ pub trait Dma {
     fn read(&mut self, access: DmaAccess, addr: u64, bytes: &mut [u8]) -> Result<(), Fault>;
     /// Writes bytes.
     fn write(&mut self, access: DmaAccess, addr: u64, bytes: &[u8]) -> Result<(), Fault>;
+    /// A queue has heard from its peer: a queue of this device (`here`) or of another one.
+    fn follow(&mut self, _context: u32, _peer: u32, _here: bool) {}
 }
 
 /// An agent beside the GPU threads.

@@ -193,6 +193,12 @@ impl Dma for View<'_> {
             Region::Bar { .. } => Err(peer_to_peer(addr, bytes.len())),
         }
     }
+
+    fn follow(&mut self, context: u32, peer: u32, here: bool) {
+        if let Agent::Device(device) = self.agent {
+            self.memory.follow(device, context, peer, here);
+        }
+    }
 }
 
 fn peer_to_peer(addr: u64, len: usize) -> Fault {

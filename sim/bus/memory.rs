@@ -232,6 +232,8 @@ pub trait Memory: Send {
     fn arrive(&mut self, _device: u16) -> Option<Posted> {
         None
     }
+    /// A device's queue has heard from its peer, a queue of the same device or of another.
+    fn follow(&mut self, _device: u16, _context: u32, _peer: u32, _here: bool) {}
     /// A posted store was refused when it arrived.
     fn refused(&mut self, _: Posted, _: &Fault) {}
     /// Hands out what the model found wrong.

@@ -6,12 +6,24 @@
 use warpverbs_sim_bus::{DmaAccess, Purpose};
 use warpverbs_wire::cqe::{Cqe, CqeOpcode, ErrorCqe, Syndrome, Tail};
 use warpverbs_wire::doorbell::{DBR_CQ_CONSUMER, cq_dbr_consumer};
-use warpverbs_wire::wqe::Opcode;
+use warpverbs_wire::prm::qpc::QpState;
 
 use crate::findings::FindingKind;
 use crate::objects::{ObjectId, ObjectKind};
-use crate::qp::{Done, Outcome};
+use crate::qp::{Done, Outcome, Received};
+use crate::trace::Event;
 use crate::work::Work;
+
+/// What both halves of a QP say in a CQE.
+struct Entry {
+    cqn: u32,
+    /// The WQE, in messages.
+    what: &'static str,
+    index: u64,
+    opcode: CqeOpcode,
+    syndrome: u8,
+    bytes: [u8; Cqe::LEN],
+}
 
 impl Work<'_> {
     /// Writes the CQE that a WQE deserves, if it deserves one, and moves the consumer past the WQE. False if the CQE was
@@ -20,7 +32,7 @@ impl Work<'_> {
         let written = match done.outcome {
             // Unsignalled successes give no CQE (docs/hardware-facts.md).
             Outcome::Success { signalled: false } => true,
-            _ => self.write_cqe(done),
+            _ => self.write_send_cqe(done),
         };
         match done.outcome {
             Outcome::Success { .. } => {
@@ -44,16 +56,92 @@ impl Work<'_> {
             // In ERR the record may end inside a WQE; the consumer never passes the producer.
             qp.indices.consumer = end.min(qp.indices.producer.max(done.slot.index));
         }
+        self.note(Event::Ended {
+            qpn: self.qpn,
+            index: done.slot.index,
+        });
         written
     }
 
-    fn write_cqe(&mut self, done: Done) -> bool {
+    fn write_send_cqe(&mut self, done: Done) -> bool {
         let Some((cqn, user_index)) = self
             .qp()
             .map(|qp| (qp.context.cqn_snd, qp.context.user_index))
         else {
             return false;
         };
+        let bytes = self.emit(done, user_index);
+        let (opcode, syndrome) = match done.outcome {
+            Outcome::Success { .. } => (CqeOpcode::Requester, 0),
+            Outcome::Error { syndrome, .. } => (CqeOpcode::RequesterError, syndrome.code()),
+        };
+        self.write_cqe(Entry {
+            cqn,
+            what: "WQE",
+            index: done.slot.index,
+            opcode,
+            syndrome,
+            bytes,
+        })
+    }
+
+    /// Writes the CQE of a receive WQE. The QP goes to ERR if the CQE was lost.
+    pub(crate) fn complete_receive(&mut self, received: Received) {
+        let Some((cqn, user_index)) = self
+            .qp()
+            .map(|qp| (qp.context.cqn_rcv, qp.context.user_index))
+        else {
+            return;
+        };
+        let bytes = match received.outcome {
+            Ok(opcode) => Cqe {
+                srqn_uidx: user_index,
+                immediate: received.immediate,
+                byte_count: received.bytes as u32,
+                timestamp: self.clock,
+                qpn: self.qpn,
+                wqe_counter: received.counter,
+                opcode,
+                solicited: received.solicited,
+                ..Cqe::default()
+            }
+            .emit(),
+            Err(failed) => {
+                if failed.syndrome == Syndrome::Flushed {
+                    self.stats.flush_cqes += 1;
+                } else {
+                    self.stats.error_cqes += 1;
+                }
+                ErrorCqe {
+                    srqn_uidx: user_index,
+                    vendor_syndrome: failed.vendor,
+                    syndrome: failed.syndrome,
+                    qpn: self.qpn,
+                    wqe_counter: received.counter,
+                    opcode: CqeOpcode::ResponderError,
+                    solicited: true,
+                    ..ErrorCqe::default()
+                }
+                .emit()
+            }
+        };
+        let written = self.write_cqe(Entry {
+            cqn,
+            what: "receive",
+            index: received.counter.into(),
+            opcode: received.outcome.unwrap_or(CqeOpcode::ResponderError),
+            syndrome: received
+                .outcome
+                .map_or_else(|failed| failed.syndrome.code(), |_| 0),
+            bytes,
+        });
+        if !written && self.qp().is_some_and(|qp| qp.state != QpState::Err) {
+            self.enter_error(None);
+        }
+    }
+
+    fn write_cqe(&mut self, mut entry: Entry) -> bool {
+        let cqn = entry.cqn;
         self.refresh_consumer(cqn);
         let id = ObjectId::new(ObjectKind::Cq, cqn);
         let Some(cq) = self.objects.cqs.get_mut(cqn) else {
@@ -66,16 +154,21 @@ impl Work<'_> {
             cq.overflowed = true;
             let index = Some(cq.producer);
             self.findings.add(id, index, FindingKind::CqOverrun, || {
-                format!("for WQE {:#x} of QP {:#x}", done.slot.index, self.qpn)
+                format!(
+                    "for {} {:#x} of QP {:#x}",
+                    entry.what, entry.index, self.qpn
+                )
             });
             return false;
         }
         let owner = cq.owner() ^ self.faults.on_cqe(cqn, cq.producer);
         let slot = cq.slot();
-        let bytes = self.emit(done, user_index, owner);
+        if let Some(last) = entry.bytes.last_mut() {
+            *last = (*last & !1) | u8::from(owner);
+        }
         // The whole CQE is one write on the bus; owner bit and opcode become visible last (rdma-core reads them first and
         // then the rest). That no other step of anyone comes in between is assumed.
-        let (head, tail) = bytes.split_at(Tail::OFFSET);
+        let (head, tail) = entry.bytes.split_at(Tail::OFFSET);
         let access = DmaAccess::new(Purpose::Cqe, self.qpn);
         let result = self
             .dma
@@ -89,6 +182,13 @@ impl Work<'_> {
             cq.producer += 1;
         }
         self.stats.cqes += 1;
+        self.note(Event::Completion {
+            qpn: self.qpn,
+            cqn,
+            index: entry.index,
+            opcode: entry.opcode,
+            syndrome: entry.syndrome,
+        });
         true
     }
 
@@ -121,21 +221,17 @@ impl Work<'_> {
         }
     }
 
-    fn emit(&self, done: Done, user_index: u32, owner: bool) -> [u8; Cqe::LEN] {
+    fn emit(&self, done: Done, user_index: u32) -> [u8; Cqe::LEN] {
         let wqe_counter = done.slot.index as u16;
         match done.outcome {
             Outcome::Success { .. } => Cqe {
                 srqn_uidx: user_index,
-                byte_count: match done.slot.opcode {
-                    Opcode::RdmaRead => done.bytes as u32,
-                    _ => 0,
-                },
+                byte_count: done.bytes as u32,
                 timestamp: self.clock,
                 send_opcode: done.slot.opcode.code(),
                 qpn: self.qpn,
                 wqe_counter,
                 opcode: CqeOpcode::Requester,
-                owner: owner.into(),
                 ..Cqe::default()
             }
             .emit(),
@@ -149,7 +245,6 @@ impl Work<'_> {
                 opcode: CqeOpcode::RequesterError,
                 // Error CQEs on record (…d3, …d2) have this bit set beside the owner bit (docs/hardware-facts.md).
                 solicited: true,
-                owner: owner.into(),
                 ..ErrorCqe::default()
             }
             .emit(),

@@ -7,6 +7,8 @@ use warpverbs_wire::prm::hca_cap::{
     AtomicCaps, GeneralCaps, GeneralCaps2, PortType, RoceCaps, TimestampCap,
 };
 
+use warpverbs_wire::roce::address;
+
 use crate::error::NicError;
 
 /// How a [`crate::NicModel`] is made.
@@ -36,8 +38,6 @@ pub struct NicConfig {
     pub log_max_cq_depth: u8,
     /// log2 of the most PDs, UMEMs, MKeys, CQs and QPs, of each; at most 23.
     pub log_max_objects: u8,
-    /// Steps that pass before a request without answer is sent again. Stands for the local ACK timeout.
-    pub steps_per_retry: u32,
     /// True if it may read a doorbell record at any step and act on it without a doorbell. That hardware may do so is
     /// assumed; software that is right does not notice.
     pub reads_records_early: bool,
@@ -57,7 +57,6 @@ impl Default for NicConfig {
             log_max_sq_depth: MAX_LOG_SQ_DEPTH,
             log_max_cq_depth: 22,
             log_max_objects: 18,
-            steps_per_retry: 64,
             reads_records_early: false,
         }
     }
@@ -174,33 +173,25 @@ impl NicConfig {
             || (self.link_layer == LinkLayer::Ethernet && gid == self.ipv4_mapped())
     }
 
-    /// fe80::/64 with the EUI-64 of the MAC address (RFC 4291, appendix A).
     fn link_local(&self) -> [u8; 16] {
-        let [a, b, c, d, e, f] = self.mac;
-        [
-            0xfe,
-            0x80,
-            0,
-            0,
-            0,
-            0,
-            0,
-            0,
-            a ^ 2,
-            b,
-            c,
-            0xff,
-            0xfe,
-            d,
-            e,
-            f,
-        ]
+        address::link_local_gid(self.mac)
     }
 
-    /// ::ffff:10.d.e.f of the MAC address's last three bytes.
+    /// The GID of 10.d.e.f, from the MAC address's last three bytes.
     fn ipv4_mapped(&self) -> [u8; 16] {
         let [_, _, _, d, e, f] = self.mac;
-        [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, d, e, f]
+        address::gid_of_ipv4([10, d, e, f])
+    }
+
+    /// The MAC address of a neighbour, where its GID tells: one that is made as this NIC's are. Stands for ARP and neighbour
+    /// discovery.
+    pub(crate) fn neighbour(&self, gid: [u8; 16]) -> Option<[u8; 6]> {
+        let [a, b, c, ..] = self.mac;
+        match address::ipv4_of(gid) {
+            Some([10, d, e, f]) => Some([a, b, c, d, e, f]),
+            Some(_) => None,
+            None => address::mac_of(gid),
+        }
     }
 
     /// Event queue number of a completion vector.
@@ -255,7 +246,7 @@ impl NicConfig {
             cqe_version: 1,
             compact_address_vector: true,
             roce: self.link_layer == LinkLayer::Ethernet,
-            atomic: false,
+            atomic: true,
             cq_oi: true,
             rc: true,
             uar_4k: true,
@@ -295,6 +286,12 @@ impl NicConfig {
     }
 
     pub(crate) fn atomic_caps(&self) -> AtomicCaps {
-        AtomicCaps::default()
+        AtomicCaps {
+            // Values in memory are in the host's byte order (Linux mlx5 `get_atomic_caps`).
+            atomic_req_8b_endianness_mode: 1,
+            atomic_operations: 0b1111,
+            atomic_size_qp: 4 | 8,
+            ..AtomicCaps::default()
+        }
     }
 }

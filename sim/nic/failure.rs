@@ -9,7 +9,7 @@ use warpverbs_wire::cqe::{Syndrome, vendor_syndrome};
 const VENDOR_LOCAL_PROTECTION: u8 = 0x52;
 /// Vendor syndrome of a local QP operation error: assumed.
 const VENDOR_LOCAL_QP_OPERATION: u8 = 0x68;
-/// Vendor syndromes of a local length and a remote operation error: assumed.
+/// Vendor syndrome of the errors that no public report shows: assumed.
 const VENDOR_UNKNOWN: u8 = 0;
 
 /// An error that ends a WQE.
@@ -46,4 +46,12 @@ pub(crate) const REMOTE_OPERATION: Failed = Failed {
 pub(crate) const RETRY_EXCEEDED: Failed = Failed {
     syndrome: Syndrome::TransportRetryExceeded,
     vendor: vendor_syndrome::RETRY_EXCEEDED,
+};
+pub(crate) const RNR_RETRY_EXCEEDED: Failed = Failed {
+    syndrome: Syndrome::RnrRetryExceeded,
+    vendor: VENDOR_UNKNOWN,
+};
+pub(crate) const BAD_RESPONSE: Failed = Failed {
+    syndrome: Syndrome::BadResponse,
+    vendor: VENDOR_UNKNOWN,
 };

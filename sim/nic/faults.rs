@@ -54,6 +54,10 @@ impl Faults {
         self.planted.push(fault);
     }
 
+    pub(crate) fn clear(&mut self) {
+        self.planted.clear();
+    }
+
     /// Corrupts a fetched WQE.
     pub(crate) fn on_wqe(&mut self, at_qpn: u32, at_index: u64, bytes: &mut [u8]) {
         self.planted.retain(|fault| match *fault {

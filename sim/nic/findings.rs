@@ -108,6 +108,13 @@ pub enum FindingKind {
         /// The value, low 16 bits.
         value: u16,
     },
+    /// The doorbell record names more receive WQEs than the queue has.
+    ReceiveDbrBeyondQueue {
+        /// The value, low 16 bits.
+        value: u16,
+    },
+    /// A fetched receive WQE contradicts itself.
+    ReceiveMalformed,
     /// A CQE had no place: software has not consumed the one before it.
     CqOverrun,
     /// The CQ's doorbell record says that software consumed what was never produced.
@@ -148,6 +155,8 @@ impl FindingKind {
             Self::DbrUnordered { .. } => "dbr-unordered",
             Self::DbrRegression { .. } => "dbr-regression",
             Self::DbrBeyondQueue { .. } => "dbr-beyond-queue",
+            Self::ReceiveDbrBeyondQueue { .. } => "receive-dbr-beyond-queue",
+            Self::ReceiveMalformed => "receive-malformed",
             Self::CqOverrun => "cq-overrun",
             Self::CqConsumer { .. } => "cq-consumer",
             Self::DeregisteredKey { .. } => "deregistered-key",
@@ -217,6 +226,11 @@ impl fmt::Display for FindingKind {
                     "the send doorbell record's {value:#x} covers more WQEBBs than the queue has"
                 )
             }
+            Self::ReceiveDbrBeyondQueue { value } => write!(
+                f,
+                "the receive doorbell record's {value:#x} covers more WQEs than the queue has"
+            ),
+            Self::ReceiveMalformed => f.write_str("the receive WQE makes no sense"),
             Self::CqOverrun => f.write_str("a CQE was lost: the CQ is full"),
             Self::CqConsumer { value } => {
                 write!(

@@ -5,7 +5,9 @@
 
 use warpverbs_wire::cqe::{Syndrome, vendor_syndrome};
 
-use crate::qp::{Done, Outcome, Slot, Task};
+use crate::failure::Failed;
+use crate::qp::{Done, Outcome, Received, Slot};
+use crate::receive::ReceiveQueue;
 use crate::work::Work;
 
 impl Work<'_> {
@@ -13,34 +15,39 @@ impl Work<'_> {
     /// causing error included.
     pub(crate) fn flush(&mut self) {
         let Some(qp) = self.qp() else { return };
-        if let Task::Complete(done) = std::mem::take(&mut qp.task) {
-            // A lost CQE changes nothing here: the CQ's overrun was reported.
-            self.complete(done);
-            return;
-        }
         if !qp.indices.has_work() {
-            return;
+            return self.flush_receive();
         }
-        if let Some(failure) = qp.cause.take() {
-            qp.task = Task::Complete(Done {
+        let done = match qp.cause.take() {
+            Some(failure) => Done {
                 slot: failure.slot,
                 bytes: 0,
                 outcome: Outcome::Error {
-                    syndrome: failure.syndrome,
-                    vendor: failure.vendor,
+                    syndrome: failure.failed.syndrome,
+                    vendor: failure.failed.vendor,
                 },
-            });
-            return;
-        }
-        let vendor = std::mem::replace(&mut qp.flush_vendor, vendor_syndrome::FLUSHED);
-        let index = qp.indices.consumer;
+            },
+            None => self.flushed(),
+        };
+        // A lost CQE changes nothing here: the CQ's overrun was reported.
+        self.complete(done);
+    }
+
+    fn flushed(&mut self) -> Done {
+        let (index, vendor) = self
+            .qp()
+            .map(|qp| {
+                let vendor = std::mem::replace(&mut qp.flush_vendor, vendor_syndrome::FLUSHED);
+                (qp.indices.consumer, vendor)
+            })
+            .unwrap_or_default();
         let unreadable = Slot {
             index,
             wqebbs: 1,
             opcode: Default::default(),
         };
         // The WQE says how many WQEBBs it has; one that is not due here counts as one.
-        let slot = match self.fetch() {
+        let slot = match self.fetch(index) {
             Ok(fetched) if self.is_due(&fetched) => fetched.slot,
             Ok(_) => unreadable,
             Err(fault) => {
@@ -48,15 +55,40 @@ impl Work<'_> {
                 unreadable
             }
         };
-        if let Some(qp) = self.qp() {
-            qp.task = Task::Complete(Done {
-                slot,
-                bytes: 0,
-                outcome: Outcome::Error {
-                    syndrome: Syndrome::Flushed,
-                    vendor,
-                },
-            });
+        Done {
+            slot,
+            bytes: 0,
+            outcome: Outcome::Error {
+                syndrome: Syndrome::Flushed,
+                vendor,
+            },
         }
+    }
+
+    /// Receives that were posted are flushed after sends (the order between the two queues is assumed).
+    fn flush_receive(&mut self) {
+        let is_due = |queue: &ReceiveQueue| queue.dbr_due;
+        if self
+            .qp()
+            .and_then(|qp| qp.receives.as_ref())
+            .is_some_and(is_due)
+        {
+            return self.read_receive_dbr();
+        }
+        let Some(queue) = self.qp().and_then(|qp| qp.receives.as_mut()) else {
+            return;
+        };
+        let counter = queue.consumer as u16;
+        queue.consumer += 1;
+        self.complete_receive(Received {
+            counter,
+            bytes: 0,
+            solicited: false,
+            immediate: 0,
+            outcome: Err(Failed {
+                syndrome: Syndrome::Flushed,
+                vendor: vendor_syndrome::FLUSHED,
+            }),
+        });
     }
 }

@@ -51,16 +51,19 @@ pub(crate) struct MKey {
     pub(crate) pd: u32,
     pub(crate) range: DmaRange,
     pub(crate) rights: Rights,
+    /// A send of the peer invalidated it.
+    pub(crate) invalidated: bool,
     pub(crate) uses: Vec<ObjectId>,
 }
 
-/// Access rights (`mkc.lr`, `lw`, `rr`, `rw`, and relaxed ordering).
+/// Access rights (`mkc.lr`, `lw`, `rr`, `rw`, `a`, and relaxed ordering).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Rights {
     pub(crate) local_read: bool,
     pub(crate) local_write: bool,
     pub(crate) remote_read: bool,
     pub(crate) remote_write: bool,
+    pub(crate) remote_atomic: bool,
     pub(crate) relaxed_ordering: bool,
 }
 
@@ -86,6 +89,7 @@ impl Rights {
             local_write: access & access::LOCAL_WRITE != 0,
             remote_read: access & access::REMOTE_READ != 0,
             remote_write: access & access::REMOTE_WRITE != 0,
+            remote_atomic: access & access::REMOTE_ATOMIC != 0,
             relaxed_ordering: access & access::RELAXED_ORDERING != 0,
         })
     }
@@ -96,6 +100,7 @@ impl Rights {
             Right::LocalWrite => self.local_write,
             Right::RemoteRead => self.remote_read,
             Right::RemoteWrite => self.remote_write,
+            Right::RemoteAtomic => self.remote_atomic,
         }
     }
 }
@@ -107,6 +112,7 @@ pub(crate) enum Right {
     LocalWrite,
     RemoteRead,
     RemoteWrite,
+    RemoteAtomic,
 }
 
 /// Where an allowed access goes.
@@ -121,6 +127,7 @@ pub(crate) struct Target {
 pub(crate) enum KeyFault {
     Unknown,
     Deregistered,
+    Invalidated,
     Variant { key: u8 },
     Pd { key: u32, queue: u32 },
     Right(Right),
@@ -132,6 +139,7 @@ impl fmt::Display for KeyFault {
         match self {
             Self::Unknown => f.write_str("no such key"),
             Self::Deregistered => f.write_str("the key was deregistered"),
+            Self::Invalidated => f.write_str("the key was invalidated by a send"),
             Self::Variant { key } => write!(f, "the key's low byte is {key:#x}"),
             Self::Pd { key, queue } => {
                 write!(f, "the key is of PD {key:#x}, the QP of PD {queue:#x}")
@@ -169,6 +177,9 @@ pub(crate) fn translate(keys: &Table<MKey>, request: Request) -> Result<Target, 
     };
     if key.variant != request.key as u8 {
         return Err(KeyFault::Variant { key: key.variant });
+    }
+    if key.invalidated {
+        return Err(KeyFault::Invalidated);
     }
     if key.pd != request.pd {
         return Err(KeyFault::Pd {

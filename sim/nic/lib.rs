@@ -10,6 +10,8 @@
 //! [`NicModel::findings`].
 #![forbid(unsafe_code)]
 
+mod answer;
+mod cable;
 mod command;
 mod completion;
 mod config;
@@ -17,31 +19,43 @@ mod cq;
 mod error;
 mod failure;
 mod faults;
+mod fetch;
 mod findings;
 mod flush;
 mod keys;
+mod link;
 mod model;
 mod objects;
+mod packet;
+mod port;
 mod qp;
+mod receive;
 mod requester;
+mod respond;
 mod responder;
 mod schedule;
+mod send;
 mod sq;
 mod stats;
 mod syndrome;
+mod time;
+mod trace;
 mod transfer;
 mod uar;
 mod umem;
 mod work;
 
+pub use cable::{Cable, CableEnd, CablePlan, CableStats};
 pub use config::{GidEntry, GidKind, LinkLayer, NicConfig, PortInfo};
 pub use error::NicError;
 pub use faults::InjectedFault;
 pub use findings::{Finding, FindingKind};
 pub use keys::{MrKeys, access};
+pub use link::Link;
 pub use model::NicModel;
 pub use objects::{ObjectId, ObjectKind};
 pub use stats::NicStats;
 pub use syndrome::{Check, CommandError};
+pub use trace::{Event, Record, Trace};
 pub use uar::UarKind;
 pub use umem::DmaRange;

@@ -3,6 +3,8 @@
 //! Knows: what belongs to one NIC, and who does what.
 //! Must not know: mailboxes (`command`), WQEs (`requester`), or who calls.
 
+use std::sync::Arc;
+
 use warpverbs_sim_bus::{Device, Dma, Fault, FaultKind, Step};
 use warpverbs_wire::doorbell::Doorbell;
 use warpverbs_wire::prm::qpc::QpState;
@@ -12,11 +14,15 @@ use crate::error::NicError;
 use crate::faults::{Faults, InjectedFault};
 use crate::findings::{Finding, FindingKind, Findings};
 use crate::keys::{MKey, MrKeys, Rights};
+use crate::link::Link;
 use crate::objects::{ObjectId, ObjectKind, Objects};
+use crate::port::Port;
 use crate::qp::Qp;
 use crate::schedule::{Schedule, Turn};
 use crate::sq::Rung;
 use crate::stats::NicStats;
+use crate::time::Clock;
+use crate::trace::{Event, Trace};
 use crate::uar::{self, Register, UarKind};
 use crate::umem::{DmaRange, Umem};
 use crate::work::Work;
@@ -29,8 +35,14 @@ pub struct NicModel {
     findings: Findings,
     pub(crate) stats: NicStats,
     faults: Faults,
-    packet: Vec<u8>,
+    port: Port,
+    time: Clock,
+    /// Payloads that are used again.
+    buffers: Vec<Vec<u8>>,
     clock: u64,
+    /// The last step took a packet.
+    took_packet: bool,
+    trace: Option<(Trace, Arc<str>)>,
     /// Low byte of the next MR's key.
     next_variant: u8,
 }
@@ -46,8 +58,12 @@ impl NicModel {
             findings: Findings::default(),
             stats: NicStats::default(),
             faults: Faults::default(),
-            packet: Vec::new(),
+            port: Port::default(),
+            time: Clock::default(),
+            buffers: Vec::new(),
             clock: 0,
+            took_packet: false,
+            trace: None,
             next_variant: 0,
         }
     }
@@ -82,6 +98,7 @@ impl NicModel {
             pd: pdn,
             range,
             rights,
+            invalidated: false,
             uses: vec![pd],
         })?;
         self.next_variant = variant.wrapping_add(1);
@@ -149,7 +166,12 @@ impl NicModel {
         self.config.gid(port, index)
     }
 
-    /// The MAC address behind a GID. Only this NIC's own GIDs have neighbours: itself.
+    /// Joins the port to a link. Packets to this NIC's own addresses never leave it.
+    pub fn connect(&mut self, link: impl Link + 'static) {
+        self.port.connect(Box::new(link));
+    }
+
+    /// The MAC address behind a GID: this NIC's own, or the one that a link-local GID is made from.
     pub fn resolve_mac(
         &self,
         port: u8,
@@ -161,6 +183,12 @@ impl NicModel {
         }
         if self.config.owns_gid(remote) {
             Ok(self.config.mac)
+        } else if let Some(mac) = self
+            .config
+            .neighbour(remote)
+            .filter(|_| self.port.is_connected())
+        {
+            Ok(mac)
         } else {
             Err(NicError::Unreachable(remote))
         }
@@ -223,6 +251,22 @@ impl NicModel {
         self.faults.plant(fault);
     }
 
+    /// Adds what it does from now on to a trace.
+    pub fn trace(&mut self, trace: &Trace) {
+        self.trace = Some((trace.clone(), self.config.name.as_str().into()));
+    }
+
+    pub(crate) fn note(&self, event: Event) {
+        if let Some((trace, name)) = &self.trace {
+            trace.add(self.time.now(), name, event);
+        }
+    }
+
+    /// Takes all planted faults back.
+    pub fn heal(&mut self) {
+        self.faults.clear();
+    }
+
     /// The QP may have work.
     pub(crate) fn wake(&mut self, qpn: u32) {
         self.schedule.wake(qpn);
@@ -242,9 +286,11 @@ impl NicModel {
             findings: &mut self.findings,
             stats: &mut self.stats,
             faults: &mut self.faults,
-            config: &self.config,
-            packet: &mut self.packet,
+            port: &mut self.port,
+            time: &mut self.time,
+            buffers: &mut self.buffers,
             clock: self.clock,
+            trace: &self.trace,
             dma,
         }
     }
@@ -322,6 +368,10 @@ impl NicModel {
             return self.findings.add(id, consumer, kind, detail);
         }
         self.stats.doorbells += 1;
+        if let Some((trace, name)) = &self.trace {
+            let producer = doorbell.producer();
+            trace.add(self.time.now(), name, Event::Doorbell { qpn, producer });
+        }
         match qp.state {
             QpState::Rts => match qp.indices.ring(doorbell.producer()) {
                 Rung::Accepted => qp.indices.follow_doorbell(),
@@ -349,6 +399,22 @@ impl NicModel {
     }
 }
 
+impl NicModel {
+    /// Nothing is to be done now: timers that are due act, then simulated time passes.
+    fn pass_time(&mut self, dma: &mut dyn Dma) -> Step {
+        if let Some(qpn) = self.time.due() {
+            self.port.work();
+            self.work(qpn, dma).on_time();
+            return Step::Progress;
+        }
+        if self.port.pass_time(&mut self.time) {
+            Step::Progress
+        } else {
+            Step::Idle
+        }
+    }
+}
+
 impl Device for NicModel {
     fn name(&self) -> &str {
         &self.config.name
@@ -358,9 +424,20 @@ impl Device for NicModel {
         if self.config.reads_records_early && self.schedule.whim() {
             self.read_some_record(dma);
         }
+        // Packets and queues take turns, so that neither keeps the other waiting.
+        let turn = self.took_packet && !self.schedule.is_idle();
+        self.took_packet = false;
+        if !turn && let Some(packet) = self.port.receive(&self.config) {
+            self.took_packet = true;
+            self.port.work();
+            self.clock += 1;
+            self.work(packet.destination_qp, dma).take_packet(packet);
+            return Step::Progress;
+        }
         match self.schedule.next() {
-            Turn::Idle => Step::Idle,
+            Turn::Idle => self.pass_time(dma),
             Turn::Work(qpn) => {
+                self.port.work();
                 self.clock += 1;
                 self.work(qpn, dma).step();
                 Step::Progress
@@ -373,7 +450,7 @@ impl Device for NicModel {
                     news |= self.work(qpn, dma).look_after();
                 }
                 if was_idle && !news {
-                    Step::Idle
+                    self.pass_time(dma)
                 } else {
                     Step::Progress
                 }

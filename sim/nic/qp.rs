@@ -1,13 +1,19 @@
-//! Queue pairs: context, state, and what the NIC is doing for the send queue.
+//! Queue pairs: context and state, and which part of one has something to do.
 //!
-//! Knows: the state machine's consequences for the send queue.
-//! Must not know: mailboxes, memory, CQs.
+//! Knows: the state machine's consequences for the queues.
+//! Must not know: mailboxes, memory, CQs, or what a packet says.
 
-use warpverbs_wire::cqe::{Syndrome, vendor_syndrome};
+use warpverbs_wire::cqe::{CqeOpcode, Syndrome, vendor_syndrome};
 use warpverbs_wire::prm::qpc::{QpState, Qpc};
-use warpverbs_wire::wqe::{Opcode, RemoteAddress};
+use warpverbs_wire::roce::Psn;
+use warpverbs_wire::wqe::Opcode;
 
+use crate::failure::Failed;
 use crate::objects::ObjectId;
+use crate::packet::Path;
+use crate::receive::ReceiveQueue;
+use crate::requester::Requester;
+use crate::responder::Responder;
 use crate::sq::SendIndices;
 
 /// Bytes of a send queue slot.
@@ -15,56 +21,67 @@ pub(crate) const WQEBB_BYTES: u64 = warpverbs_wire::wqe::WQEBB as u64;
 /// Bytes of a doorbell record.
 pub(crate) const DBR_BYTES: u64 = warpverbs_wire::doorbell::DBR as u64;
 
-/// A reliable connected queue pair without receive queue.
+/// A reliable connected queue pair.
 #[derive(Clone, Debug)]
 pub(crate) struct Qp {
     pub(crate) uid: u16,
     /// The context as commands set it; state, PSNs and counters are the fields below.
     pub(crate) context: Qpc,
     pub(crate) state: QpState,
-    /// Bus address of WQEBB 0.
-    pub(crate) ring: u64,
-    /// Bus address of the doorbell record.
-    pub(crate) dbr: u64,
+    /// Where the rings and the doorbell record lie.
+    pub(crate) memory: QpMemory,
     pub(crate) uses: Vec<ObjectId>,
-    /// True if the path ends at this NIC.
-    pub(crate) loops_back: bool,
-    /// PSN of the next packet to send, and of the next to receive: 24 bits.
-    pub(crate) send_psn: u32,
-    pub(crate) receive_psn: u32,
+    pub(crate) path: Path,
     pub(crate) indices: SendIndices,
     /// The doorbell record is to be read before anything else.
     pub(crate) dbr_due: bool,
-    pub(crate) task: Task,
+    pub(crate) requester: Requester,
+    pub(crate) responder: Responder,
+    /// The QP's own receive queue, if it has one.
+    pub(crate) receives: Option<ReceiveQueue>,
     /// The error that brought the QP to ERR, until its CQE is written.
     pub(crate) cause: Option<Failure>,
     /// Vendor syndrome of the next flush.
     pub(crate) flush_vendor: u8,
+    /// The deadline that the clock knows, if any.
+    pub(crate) alarm: Option<u64>,
 }
 
-/// What the NIC is doing for a send queue. One WQE at a time: assumed (hardware overlaps them, in order).
-#[derive(Clone, Debug, Default)]
-pub(crate) enum Task {
-    /// Nothing.
-    #[default]
-    Idle,
-    /// Moving a WQE's data.
-    Transfer(Operation),
-    /// Waiting for an answer; when `steps` have passed, a retry is used up.
-    Retry {
-        operation: Operation,
-        steps: u32,
-        retries: u8,
-    },
-    /// A WQE is done; its completion is to be written.
-    Complete(Done),
+/// Bus addresses of a QP's memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct QpMemory {
+    /// WQEBB 0.
+    pub(crate) ring: u64,
+    /// Receive WQE 0.
+    pub(crate) receives: u64,
+    /// The doorbell record.
+    pub(crate) dbr: u64,
+}
+
+/// What a QP does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// Read the send doorbell record.
+    ReadDbr,
+    /// Send an answer.
+    Respond,
+    /// End the WQE at the head of the queue.
+    Retire,
+    /// Execute the WQE at the head, which has no packets.
+    Local,
+    /// Send a packet.
+    Send,
+    /// Fetch a WQE.
+    Fetch,
+    /// Complete what an error leaves.
+    Flush,
 }
 
 /// A WQE that completed or failed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Done {
     pub(crate) slot: Slot,
-    /// Bytes moved.
+    /// Bytes moved to local memory.
     pub(crate) bytes: u64,
     pub(crate) outcome: Outcome,
 }
@@ -85,23 +102,23 @@ pub(crate) enum Outcome {
     Error { syndrome: Syndrome, vendor: u8 },
 }
 
+/// A receive WQE that completed or failed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Received {
+    /// Number of the WQE in its queue.
+    pub(crate) counter: u16,
+    pub(crate) bytes: u64,
+    pub(crate) solicited: bool,
+    /// Immediate data, or the key that was invalidated.
+    pub(crate) immediate: u32,
+    pub(crate) outcome: Result<CqeOpcode, Failed>,
+}
+
 /// Why a WQE failed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Failure {
     pub(crate) slot: Slot,
-    pub(crate) syndrome: Syndrome,
-    pub(crate) vendor: u8,
-}
-
-/// A WQE in execution.
-#[derive(Clone, Debug)]
-pub(crate) struct Operation {
-    pub(crate) slot: Slot,
-    pub(crate) signalled: bool,
-    pub(crate) remote: RemoteAddress,
-    pub(crate) pieces: Vec<Piece>,
-    pub(crate) len: u64,
-    pub(crate) done: u64,
+    pub(crate) failed: Failed,
 }
 
 /// A piece of a WQE's data.
@@ -124,8 +141,7 @@ impl Qp {
     pub(crate) fn new(
         uid: u16,
         context: Qpc,
-        ring: u64,
-        dbr: u64,
+        memory: QpMemory,
         uses: Vec<ObjectId>,
         first: u64,
     ) -> Self {
@@ -133,17 +149,17 @@ impl Qp {
             uid,
             context,
             state: QpState::Rst,
-            ring,
-            dbr,
+            memory,
             uses,
-            loops_back: false,
-            send_psn: 0,
-            receive_psn: 0,
+            path: Path::default(),
             indices: SendIndices::new(first, 1 << context.log_sq_size),
             dbr_due: false,
-            task: Task::Idle,
+            requester: Requester::new(first),
+            responder: Responder::default(),
+            receives: ReceiveQueue::of_qp(&context, memory.receives),
             cause: None,
             flush_vendor: vendor_syndrome::FLUSHED,
+            alarm: None,
         }
     }
 
@@ -152,14 +168,13 @@ impl Qp {
         *self = Self::new(
             self.uid,
             self.context,
-            self.ring,
-            self.dbr,
+            self.memory,
             std::mem::take(&mut self.uses),
             first,
         );
     }
 
-    /// To ERR by command. A WQE in execution is abandoned and flushed like those behind it, with the vendor syndrome seen
+    /// To ERR by command. WQEs in execution are abandoned and flushed like those behind them, with the vendor syndrome seen
     /// on the head (docs/hardware-facts.md).
     pub(crate) fn enter_error_by_command(&mut self) {
         let was_sending = self.state == QpState::Rts;
@@ -172,17 +187,34 @@ impl Qp {
     /// To ERR. The producer is forgotten until the doorbell record has been read.
     pub(crate) fn enter_error(&mut self, cause: Option<Failure>) {
         self.state = QpState::Err;
-        self.task = Task::Idle;
+        self.requester.abandon();
+        self.responder.abandon();
         self.cause = cause;
         self.flush_vendor = vendor_syndrome::FLUSHED;
         self.indices.enter_error();
         self.dbr_due = true;
+        if let Some(receives) = &mut self.receives {
+            receives.dbr_due = true;
+        }
     }
 
-    /// True if a step would do something for it.
-    pub(crate) fn is_busy(&self) -> bool {
-        matches!(self.state, QpState::Rts | QpState::Err)
-            && (self.dbr_due || !matches!(self.task, Task::Idle) || self.indices.has_work())
+    /// What is to be done, if anything.
+    pub(crate) fn next_action(&self) -> Option<Action> {
+        match self.state {
+            QpState::Rts | QpState::Err if self.dbr_due => Some(Action::ReadDbr),
+            QpState::Rtr | QpState::Rts if self.responder.has_answer() => Some(Action::Respond),
+            QpState::Rts => self.requester.next_action(&self.context, &self.indices),
+            QpState::Err if self.indices.has_work() || self.has_receives_to_flush() => {
+                Some(Action::Flush)
+            }
+            _ => None,
+        }
+    }
+
+    fn has_receives_to_flush(&self) -> bool {
+        self.receives
+            .as_ref()
+            .is_some_and(|receives| receives.dbr_due || receives.has_posted())
     }
 
     /// True if its doorbell record is to be read even while nothing happens: in ERR a later record releases completions
@@ -195,15 +227,10 @@ impl Qp {
         }
     }
 
-    /// True if packets from another QP are answered.
-    pub(crate) fn can_receive(&self) -> bool {
-        matches!(self.state, QpState::Rtr | QpState::Rts)
-    }
-
     /// Path MTU in bytes.
-    pub(crate) fn mtu(&self) -> u64 {
+    pub(crate) fn mtu(&self) -> u32 {
         // INIT2RTR refuses values that name no size.
-        u64::from(self.context.mtu.bytes().unwrap_or(256))
+        self.context.mtu.bytes().unwrap_or(256)
     }
 
     /// Bytes of the largest message.
@@ -211,13 +238,8 @@ impl Qp {
         1 << self.context.log_msg_max
     }
 
-    /// Packets of a message of `len` bytes.
-    pub(crate) fn packets(&self, len: u64) -> u64 {
-        len.div_ceil(self.mtu()).max(1)
+    /// PSN of the next packet to send that was never sent.
+    pub(crate) fn send_psn(&self) -> Psn {
+        self.requester.sent()
     }
-}
-
-/// The PSN `packets` after `psn` (24 bits).
-pub(crate) fn psn_after(psn: u32, packets: u64) -> u32 {
-    ((u64::from(psn) + packets) & 0xff_ffff) as u32
 }

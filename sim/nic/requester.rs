@@ -1,221 +1,372 @@
-//! The requester: executes the send queue of a QP in RTS.
+//! The requester's state: WQEs that were fetched and not completed, and which of their packets are sent and answered.
 //!
-//! Knows: how a WQE becomes an operation, and when to retry or to give up.
-//! Must not know: how data moves (`transfer`), how a completion is written, or what happens in ERR.
+//! Knows: order, windows, PSNs, retries (IBA 9.7.5, 9.7.7).
+//! Must not know: memory, how a WQE is read (`fetch`) or a packet made (`send`), or what an answer says (`answer`).
 
-use warpverbs_wire::cqe::Syndrome;
-use warpverbs_wire::wqe::{Data, Opcode, Wqe};
+use std::collections::VecDeque;
 
-use crate::failure::{Failed, LOCAL_LENGTH, LOCAL_QP_OPERATION, RETRY_EXCEEDED};
-use crate::findings::{FindingKind, one_line};
-use crate::qp::{Done, Failure, Operation, Outcome, Piece, Slot, Task};
-use crate::responder::Refusal;
-use crate::work::{Fetched, Work};
+use warpverbs_wire::prm::qpc::Qpc;
+use warpverbs_wire::roce::Psn;
+use warpverbs_wire::roce::timer::ack_timeout_ns;
+use warpverbs_wire::wqe::{Atomic, Opcode, RemoteAddress};
 
-impl Work<'_> {
-    /// One step of a QP in RTS.
-    pub(crate) fn send(&mut self) {
-        let Some(qp) = self.qp() else { return };
-        match std::mem::take(&mut qp.task) {
-            Task::Idle if qp.indices.has_work() => self.begin(),
-            Task::Idle => {}
-            Task::Transfer(operation) => self.transfer(operation),
-            Task::Retry {
-                operation,
-                steps,
-                retries,
-            } => self.retry(operation, steps, retries),
-            Task::Complete(done) => {
-                if !self.complete(done)
-                    && let Some(qp) = self.qp()
-                {
-                    // A QP whose CQ is in error cannot go on (IBA 10.2.6).
-                    qp.enter_error(None);
-                }
-            }
+use crate::failure::Failed;
+use crate::qp::{Action, Piece, Slot};
+use crate::sq::SendIndices;
+
+/// WQEs that a QP has in execution at most (assumed: hardware's number is not published).
+const MAX_OPERATIONS: usize = 64;
+/// Packets that may be sent beyond the oldest one that is not answered (assumed).
+const SEND_WINDOW: i32 = 128;
+/// PSNs in use at most: half of the numbers must stay behind (IBA 9.7.2), and the largest READ has 2^23 packets.
+const PSN_WINDOW: u32 = Psn::WINDOW - 1;
+/// `rnr_retry` that never ends (IBA 9.7.5.2.8).
+const ENDLESS: u8 = 7;
+
+/// A WQE in execution.
+#[derive(Clone, Debug)]
+pub(crate) struct Operation {
+    pub(crate) slot: Slot,
+    pub(crate) signalled: bool,
+    pub(crate) solicited: bool,
+    /// Earlier READs and atomics must be complete before it starts.
+    pub(crate) fenced: bool,
+    pub(crate) remote: RemoteAddress,
+    pub(crate) immediate: u32,
+    pub(crate) atomic: Option<Atomic>,
+    pub(crate) pieces: Vec<Piece>,
+    pub(crate) len: u64,
+    /// PSN of the first packet.
+    pub(crate) first: Psn,
+    /// Packets, those of the answer if it is a READ; none if it is local.
+    pub(crate) packets: u32,
+    /// Packets of the answer that have arrived, or bytes of local work done.
+    pub(crate) arrived: u64,
+    pub(crate) progress: Progress,
+}
+
+/// How far a WQE is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Progress {
+    Waiting,
+    Done,
+    Failed(Failed),
+}
+
+impl Operation {
+    /// True if its answer brings data.
+    pub(crate) fn is_fetching(&self) -> bool {
+        self.slot.opcode == Opcode::RdmaRead || self.slot.opcode.is_atomic()
+    }
+
+    pub(crate) fn is_waiting(&self) -> bool {
+        matches!(self.progress, Progress::Waiting)
+    }
+
+    /// The PSN behind its last packet.
+    pub(crate) fn end(&self) -> Psn {
+        self.first.plus(self.packets)
+    }
+
+    fn has(&self, psn: Psn) -> bool {
+        (0..self.packets as i32).contains(&psn.since(self.first))
+    }
+}
+
+/// The requester's half of a QP.
+#[derive(Clone, Debug)]
+pub(crate) struct Requester {
+    /// First WQEBB that was not fetched.
+    pub(crate) fetched: u64,
+    pub(crate) operations: VecDeque<Operation>,
+    /// The next packet to send: which operation, and which of its packets.
+    pub(crate) cursor: (usize, u32),
+    /// PSN of the next operation.
+    next: Psn,
+    /// PSN behind the last packet that was ever sent.
+    sent: Psn,
+    /// Oldest PSN that is not answered.
+    pub(crate) oldest: Psn,
+    /// Retransmission began and nothing new was answered since: other answers to the same loss do not begin it again.
+    recovering: bool,
+    retries: u8,
+    rnr_retries: u8,
+    /// When an answer is overdue.
+    pub(crate) deadline: Option<u64>,
+    /// The receiver was not ready: nothing is sent before this time.
+    pub(crate) paused: Option<u64>,
+}
+
+impl Requester {
+    pub(crate) fn new(first: u64) -> Self {
+        Self {
+            fetched: first,
+            operations: VecDeque::new(),
+            cursor: (0, 0),
+            next: Psn::default(),
+            sent: Psn::default(),
+            oldest: Psn::default(),
+            recovering: false,
+            retries: 0,
+            rnr_retries: 0,
+            deadline: None,
+            paused: None,
         }
     }
 
-    pub(crate) fn set_task(&mut self, task: Task) {
-        if let Some(qp) = self.qp() {
-            qp.task = task;
+    /// RTR2RTS.
+    pub(crate) fn start(&mut self, context: &Qpc) {
+        self.next = Psn::new(context.next_send_psn);
+        (self.sent, self.oldest) = (self.next, self.next);
+        self.refill(context);
+    }
+
+    /// Work in execution is forgotten.
+    pub(crate) fn abandon(&mut self) {
+        self.operations.clear();
+        self.cursor = (0, 0);
+        self.deadline = None;
+        self.paused = None;
+    }
+
+    pub(crate) fn sent(&self) -> Psn {
+        self.sent
+    }
+
+    /// The time at which something happens without a packet.
+    pub(crate) fn alarm(&self) -> Option<u64> {
+        self.paused.or(self.deadline)
+    }
+
+    pub(crate) fn next_action(&self, context: &Qpc, indices: &SendIndices) -> Option<Action> {
+        match self.operations.front() {
+            Some(head) if !head.is_waiting() => return Some(Action::Retire),
+            Some(head) if head.packets == 0 => return Some(Action::Local),
+            _ => {}
+        }
+        if self.may_send(context) {
+            Some(Action::Send)
+        } else if self.may_fetch(indices) {
+            Some(Action::Fetch)
+        } else {
+            None
         }
     }
 
-    /// Ends a WQE with an error: the QP goes to ERR, where the completion waits for the doorbell record.
-    pub(crate) fn fail(&mut self, slot: Slot, failed: Failed) {
-        if let Some(qp) = self.qp() {
-            qp.enter_error(Some(Failure {
-                slot,
-                syndrome: failed.syndrome,
-                vendor: failed.vendor,
-            }));
-        }
-    }
-
-    /// Fetches and checks the WQE at the consumer.
-    fn begin(&mut self) {
-        let fetched = match self.fetch() {
-            Ok(fetched) => fetched,
-            Err(fault) => {
-                self.note_fault(self.id(), &fault);
-                let slot = Slot {
-                    index: self.qp().map_or(0, |qp| qp.indices.consumer),
-                    wqebbs: 1,
-                    opcode: Opcode::Nop,
-                };
-                return self.fail(slot, LOCAL_QP_OPERATION);
-            }
+    fn may_send(&self, context: &Qpc) -> bool {
+        let (at, packet) = self.cursor;
+        let Some(operation) = self.operations.get(at) else {
+            return false;
         };
-        if let Some((syndrome, vendor)) = self.faults.on_execute(self.qpn, fetched.slot.index) {
-            let syndrome = Syndrome::from_code(syndrome);
-            return self.fail(fetched.slot, Failed { syndrome, vendor });
+        if !operation.is_waiting() || self.paused.is_some() {
+            return false;
         }
-        match self.understand(&fetched) {
-            Ok(task) => self.set_task(task),
-            Err(failed) => self.fail(fetched.slot, failed),
+        if operation.first.plus(packet).since(self.oldest) >= SEND_WINDOW {
+            return false;
         }
+        let begins = packet == 0;
+        if !begins || !(operation.is_fetching() || operation.fenced) {
+            return true;
+        }
+        let fetching = self
+            .operations
+            .iter()
+            .take(at)
+            .filter(|earlier| earlier.is_fetching() && earlier.is_waiting())
+            .count();
+        if operation.fenced && fetching > 0 {
+            return false;
+        }
+        !operation.is_fetching() || fetching < 1 << context.log_sra_max
     }
 
-    /// What a fetched WQE asks for.
-    fn understand(&mut self, fetched: &Fetched) -> Result<Task, Failed> {
-        if !self.is_due(fetched) {
-            return Err(LOCAL_QP_OPERATION);
-        }
-        let slot = fetched.slot;
-        let index = Some(slot.index);
-        let Some((producer, max_message)) =
-            self.qp().map(|qp| (qp.indices.producer, qp.max_message()))
-        else {
-            return Err(LOCAL_QP_OPERATION);
-        };
-        let wqe = match Wqe::decode(fetched.bytes()) {
-            Ok(wqe) => wqe,
-            Err(error) => {
-                let control = fetched.control();
-                self.findings
-                    .add(self.id(), index, FindingKind::WqeMalformed, || {
-                        format!("{error}; {}", one_line(control))
-                    });
-                return Err(LOCAL_QP_OPERATION);
-            }
-        };
-        if slot.index + slot.wqebbs > producer {
-            let kind = FindingKind::WqeBeyondProducer { producer };
-            self.findings.add(self.id(), index, kind, || one_line(wqe));
-            return Err(LOCAL_QP_OPERATION);
-        }
-        if let Some(byte) = leftover(&wqe) {
-            let kind = FindingKind::WqeReserved { byte };
-            self.findings.add(self.id(), index, kind, || one_line(wqe));
-        }
-        let opcode = wqe.control.opcode;
-        if !matches!(
-            opcode,
-            Opcode::Nop | Opcode::RdmaWrite | Opcode::RdmaRead | Opcode::Dump
-        ) {
-            self.findings
-                .add(self.id(), index, FindingKind::WqeMalformed, || {
-                    format!(
-                        "{opcode:?} needs a receive queue, which no QP here has; {}",
-                        one_line(wqe)
-                    )
-                });
-            return Err(LOCAL_QP_OPERATION);
-        }
-        let operation = Operation {
-            slot,
-            signalled: wqe.control.is_signalled(),
-            remote: wqe.remote.unwrap_or_default(),
-            pieces: wqe.data().map(piece).collect(),
-            len: wqe.byte_count(),
-            done: 0,
-        };
-        if operation.len > max_message {
-            if wqe
-                .data()
-                .any(|data| matches!(data, Data::Pointer(pointer) if pointer.byte_count == 0))
-            {
-                self.findings
-                    .add(self.id(), index, FindingKind::WqeMalformed, || {
-                        format!("a byte count of 0 means 2^31 bytes; {}", one_line(wqe))
-                    });
-            }
-            return Err(LOCAL_LENGTH);
-        }
-        self.check_local(&operation)?;
-        Ok(match opcode {
-            Opcode::Nop => finished(&operation),
-            _ => Task::Transfer(operation),
-        })
+    fn may_fetch(&self, indices: &SendIndices) -> bool {
+        let tail = self.operations.back();
+        // Behind an error, and behind a wait, nothing is fetched.
+        let stopped = tail.is_some_and(|tail| {
+            matches!(tail.progress, Progress::Failed(_)) || tail.slot.opcode == Opcode::Wait
+        });
+        let in_use = self.next.since(self.oldest).unsigned_abs();
+        self.fetched < indices.producer
+            && self.operations.len() < MAX_OPERATIONS
+            && in_use < PSN_WINDOW / 2
+            && !stopped
     }
 
-    /// The peer refused: it goes to ERR itself (IBA 9.9.3: responder class C faults), then the requester.
-    pub(crate) fn refused(&mut self, slot: Slot, peer: u32, failed: Failed) {
-        if peer != self.qpn
-            && let Some(responder) = self.objects.qps.get_mut(peer)
+    /// Adds a fetched WQE.
+    pub(crate) fn push(&mut self, mut operation: Operation) {
+        operation.first = self.next;
+        self.next = operation.end();
+        self.fetched = operation.slot.index + operation.slot.wqebbs;
+        self.operations.push_back(operation);
+        self.skip_local();
+    }
+
+    /// Takes the WQE at the head away.
+    pub(crate) fn pop(&mut self) -> Option<Operation> {
+        let head = self.operations.pop_front()?;
+        match self.cursor.0.checked_sub(1) {
+            Some(at) => self.cursor.0 = at,
+            None => self.cursor = (0, 0),
+        }
+        self.skip_local();
+        Some(head)
+    }
+
+    /// The cursor stands on operations that have packets.
+    fn skip_local(&mut self) {
+        while self
+            .operations
+            .get(self.cursor.0)
+            .is_some_and(|operation| operation.packets == 0 && operation.is_waiting())
         {
-            responder.enter_error(None);
-            self.schedule.wake(peer);
+            self.cursor = (self.cursor.0 + 1, 0);
         }
-        self.fail(slot, failed);
     }
 
-    /// Waits for an answer, and gives up when retries are used up. A timeout of 0, which on hardware never ends, ends
-    /// like the others (assumed: a model that waits for ever helps nobody).
-    fn retry(&mut self, operation: Operation, steps: u32, retries: u8) {
-        let answered = !matches!(self.admit(&operation), Err(Refusal::NoAnswer));
-        let full = self.config.steps_per_retry;
-        let task = match (answered, steps.saturating_sub(1), retries) {
-            (true, _, _) => Task::Transfer(operation),
-            (false, 0, 0) => return self.fail(operation.slot, RETRY_EXCEEDED),
-            (false, 0, retries) => Task::Retry {
-                operation,
-                steps: full,
-                retries: retries - 1,
-            },
-            (false, steps, retries) => Task::Retry {
-                operation,
-                steps,
-                retries,
-            },
+    /// The packets of the cursor's operation below `upto` are sent.
+    pub(crate) fn advance(&mut self, upto: u32) {
+        let (at, _) = self.cursor;
+        let Some(operation) = self.operations.get(at) else {
+            return;
         };
-        self.set_task(task);
+        let behind = operation.first.plus(upto);
+        self.cursor = if upto < operation.packets {
+            (at, upto)
+        } else {
+            (at + 1, 0)
+        };
+        if self.sent.is_before(behind) {
+            self.sent = behind;
+        }
+        self.skip_local();
     }
-}
 
-/// The completion of an operation that succeeded.
-pub(crate) fn finished(operation: &Operation) -> Task {
-    Task::Complete(Done {
-        slot: operation.slot,
-        bytes: operation.len,
-        outcome: Outcome::Success {
-            signalled: operation.signalled,
-        },
-    })
-}
-
-fn piece(data: Data<'_>) -> Piece {
-    match data {
-        Data::Pointer(pointer) => Piece::Memory {
-            key: pointer.key,
-            addr: pointer.address,
-            len: pointer.len(),
-        },
-        Data::Inline(bytes) => Piece::Inline(bytes.to_vec()),
+    /// The operation with a PSN.
+    pub(crate) fn find(&self, psn: Psn) -> Option<usize> {
+        self.operations.iter().position(|one| one.has(psn))
     }
-}
 
-/// The first byte of the control segment that is set although neither opcode nor QP uses it: hardware ignores it, and a
-/// slot with old bytes looks like this.
-fn leftover(wqe: &Wqe<'_>) -> Option<u16> {
-    if wqe.control.signature != 0 {
-        Some(8)
-    } else if wqe.control.dci_stream_channel_id != 0 {
-        Some(9)
-    } else if wqe.control.immediate != 0 {
-        Some(12)
-    } else {
-        None
+    /// True if the PSN was sent and is not answered.
+    pub(crate) fn expects(&self, psn: Psn) -> bool {
+        !psn.is_before(self.oldest) && psn.is_before(self.sent)
+    }
+
+    /// All up to and without `psn` is answered, READs and atomics excepted, of which the first without its answer stops it.
+    /// True if all of it is.
+    pub(crate) fn acknowledge(&mut self, psn: Psn, context: &Qpc) -> bool {
+        let mut reached = self.oldest;
+        for operation in &mut self.operations {
+            if operation.packets == 0 || !operation.is_waiting() {
+                continue;
+            }
+            if !operation.first.is_before(psn) {
+                break;
+            }
+            if operation.is_fetching() {
+                reached = operation.first.plus(operation.arrived as u32);
+                break;
+            }
+            if psn.is_before(operation.end()) {
+                reached = psn;
+                break;
+            }
+            operation.progress = Progress::Done;
+            reached = operation.end();
+        }
+        self.answered(reached, context);
+        !self.oldest.is_before(psn)
+    }
+
+    /// All before `psn` is answered: retries are there again.
+    pub(crate) fn answered(&mut self, psn: Psn, context: &Qpc) {
+        if self.oldest.is_before(psn) {
+            self.oldest = psn;
+            self.recovering = false;
+            self.refill(context);
+            self.deadline = None;
+            // What was answered is not sent again.
+            let (at, packet) = self.cursor;
+            if let Some(operation) = self.operations.get(at)
+                && operation.first.plus(packet).is_before(psn)
+            {
+                self.rewind(psn);
+            }
+        }
+    }
+
+    fn refill(&mut self, context: &Qpc) {
+        self.retries = context.retry_count;
+        self.rnr_retries = context.rnr_retry;
+    }
+
+    /// Sends again from `psn` on, unless that was begun already. False if no retry is left.
+    pub(crate) fn repeat_once(&mut self, psn: Psn) -> bool {
+        self.recovering || self.repeat(psn)
+    }
+
+    /// Sends again from `psn` on. False if no retry is left.
+    pub(crate) fn repeat(&mut self, psn: Psn) -> bool {
+        let Some(left) = self.retries.checked_sub(1) else {
+            return false;
+        };
+        self.retries = left;
+        self.recovering = true;
+        self.deadline = None;
+        self.rewind(psn);
+        true
+    }
+
+    /// Sends again from `psn` on at `time`. False if no retry is left.
+    pub(crate) fn pause(&mut self, psn: Psn, time: u64) -> bool {
+        if self.rnr_retries != ENDLESS {
+            let Some(left) = self.rnr_retries.checked_sub(1) else {
+                return false;
+            };
+            self.rnr_retries = left;
+        }
+        self.paused = Some(time);
+        self.deadline = None;
+        self.rewind(psn);
+        true
+    }
+
+    fn rewind(&mut self, psn: Psn) {
+        self.cursor = match self.find(psn) {
+            Some(at) => {
+                let packet = self
+                    .operations
+                    .get(at)
+                    .map_or(0, |operation| psn.since(operation.first));
+                (at, packet.unsigned_abs())
+            }
+            None => (self.operations.len(), 0),
+        };
+    }
+
+    /// Starts the timer, if something sent is without answer and it does not run.
+    pub(crate) fn arm(&mut self, now: u64, context: &Qpc) {
+        if self.oldest == self.sent || self.paused.is_some() {
+            self.deadline = None;
+        } else if self.deadline.is_none() {
+            self.deadline = ack_timeout_ns(context.primary_address_path.ack_timeout)
+                .map(|timeout| now.saturating_add(timeout));
+        }
+    }
+
+    /// The operation that waits longest for an answer fails.
+    pub(crate) fn fail_oldest(&mut self, failed: Failed) {
+        self.fail_at(self.oldest, failed);
+    }
+
+    /// The operation with a PSN fails.
+    pub(crate) fn fail_at(&mut self, psn: Psn, failed: Failed) {
+        self.deadline = None;
+        self.paused = None;
+        if let Some(at) = self.find(psn)
+            && let Some(operation) = self.operations.get_mut(at)
+        {
+            operation.progress = Progress::Failed(failed);
+        }
     }
 }

@@ -1,88 +1,546 @@
-//! The responder: whether a QP answers a request, and how it refuses (IBA 9.7.4, 9.9.3).
+//! The responder: takes requests in order, executes them once, and answers (IBA 9.7.4, 9.7.5, 9.9.3).
 //!
-//! Knows: the peer's state, PSNs, remote access rights and keys.
-//! Must not know: the requester's WQE, or how an error is reported there.
+//! Knows: expected PSN, message under way, rights and keys, duplicates.
+//! Must not know: the requester's WQE, or how an answer's packets are made (`respond`).
 
-use crate::keys::{self, KeyFault, Request, Right, Target};
-use crate::objects::Objects;
-use crate::qp::Qp;
+use std::collections::VecDeque;
 
-/// A remote access that a requester asks for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RemoteRequest {
-    pub(crate) key: u32,
-    pub(crate) addr: u64,
-    /// Bytes from `addr` to the end of the message.
-    pub(crate) remaining: u64,
-    /// Bytes of the whole message.
-    pub(crate) len: u64,
-    pub(crate) right: Right,
+use warpverbs_sim_bus::DmaAccess;
+use warpverbs_wire::cqe::CqeOpcode;
+use warpverbs_wire::prm::qpc::QpState;
+use warpverbs_wire::roce::{NakCode, Opcode, Psn, Reth, packets};
+use warpverbs_wire::wqe::{masked_sum, masked_swapped};
+
+use crate::failure::{Failed, LOCAL_LENGTH, LOCAL_PROTECTION};
+use crate::keys::{self, Request, Right};
+use crate::packet::{Packet, Source};
+use crate::qp::Received;
+use crate::receive::Posted;
+use crate::trace::Event;
+use crate::transfer::payload;
+use crate::work::Work;
+
+/// The responder's half of a QP.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Responder {
+    /// PSN of the next request.
+    pub(crate) expected: Psn,
+    /// Messages completed.
+    pub(crate) msn: u32,
+    /// The message under way, and where its data goes.
+    message: Option<Message>,
+    /// A NAK asked for `expected`: until it comes, nothing is answered.
+    nak_sent: bool,
+    /// Answers not sent yet, in order.
+    pub(crate) answers: VecDeque<Answer>,
+    /// Original values of the last atomics, for their duplicates.
+    originals: VecDeque<(Psn, u64)>,
+    /// A fatal NAK is among `answers`: no request is taken any more.
+    closed: bool,
 }
 
-/// A request that is answered.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Admitted {
-    pub(crate) peer: u32,
-    /// `None` for a message of 0 bytes: its key is not looked at (IBA 9.7.4.1).
-    pub(crate) target: Option<Target>,
+/// A message of several packets.
+#[derive(Clone, Debug)]
+enum Message {
+    Write {
+        /// What of the RDMA header's range is still to come.
+        rest: Reth,
+        /// Bytes that came.
+        done: u64,
+    },
+    Send {
+        posted: Posted,
+        done: u64,
+    },
 }
 
-/// A request that is not.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Refusal {
-    /// Nothing is there that answers.
-    NoAnswer,
-    /// NAK, invalid request: the peer goes to ERR.
-    InvalidRequest { peer: u32 },
-    /// NAK, remote access error: the peer goes to ERR.
-    Access { peer: u32, fault: KeyFault },
+/// An answer.
+#[derive(Clone, Debug)]
+pub(crate) enum Answer {
+    Ack {
+        psn: Psn,
+    },
+    NotReady {
+        psn: Psn,
+    },
+    Nak {
+        psn: Psn,
+        code: NakCode,
+    },
+    Original {
+        psn: Psn,
+        original: u64,
+    },
+    /// READ data: `request` is what of it is not sent yet.
+    Data {
+        psn: Psn,
+        request: Reth,
+        begun: bool,
+    },
 }
 
-/// Judges a request of `requester`, whose number is `qpn`.
-pub(crate) fn admit(
-    objects: &Objects,
-    qpn: u32,
-    requester: &Qp,
-    request: RemoteRequest,
-) -> Result<Admitted, Refusal> {
-    if !requester.loops_back {
-        return Err(Refusal::NoAnswer);
+impl Responder {
+    pub(crate) fn has_answer(&self) -> bool {
+        !self.answers.is_empty()
     }
-    let peer = requester.context.remote_qpn;
-    let responder = objects.qps.get(peer).ok_or(Refusal::NoAnswer)?;
-    // Packets of a QP that the responder is not connected to, or with a PSN that it does not expect, are dropped (IBA
-    // 9.7.4.1): the requester sees no answer. That no NAK of a sequence error comes first is assumed. PSNs
-    // move when a message is complete, so this holds for all its packets.
-    let connected = responder.can_receive() && responder.context.remote_qpn == qpn;
-    if !connected || requester.send_psn != responder.receive_psn {
-        return Err(Refusal::NoAnswer);
+
+    /// Work under way is forgotten.
+    pub(crate) fn abandon(&mut self) {
+        self.answers.clear();
+        self.message = None;
+        self.originals.clear();
+        self.closed = false;
     }
-    let allowed = match request.right {
-        Right::RemoteWrite => responder.context.rwe,
-        Right::RemoteRead => responder.context.rre,
-        Right::LocalRead | Right::LocalWrite => false,
-    };
-    // Packets between the first and the last are as long as the responder's path MTU (IBA 9.7.4.1).
-    let sizes_match =
-        request.len <= responder.mtu().min(requester.mtu()) || responder.mtu() == requester.mtu();
-    if !allowed || !sizes_match || request.len > responder.max_message() {
-        return Err(Refusal::InvalidRequest { peer });
+
+    fn advance(&mut self, packets: u32, ends: bool) {
+        self.expected = self.expected.plus(packets);
+        if ends {
+            self.msn = self.msn.wrapping_add(1) & 0xff_ffff;
+        }
     }
-    if request.remaining == 0 {
-        return Ok(Admitted { peer, target: None });
+}
+
+/// Why a request is not executed.
+enum Refusal {
+    /// No receive is posted.
+    NotReady,
+    /// NAK, and the QP goes to ERR.
+    Nak(NakCode),
+    /// The same, and the receive WQE in use completes with an error.
+    Receive(Posted, Failed, NakCode),
+}
+
+const INVALID: Refusal = Refusal::Nak(NakCode::InvalidRequest);
+
+impl Work<'_> {
+    /// Takes a packet that has arrived.
+    pub(crate) fn take_packet(&mut self, packet: Packet) {
+        let Some(qp) = self.objects.qps.get(self.qpn) else {
+            return;
+        };
+        self.note(Event::Arrived {
+            qpn: self.qpn,
+            opcode: packet.opcode,
+            psn: packet.psn.get(),
+            bytes: packet.payload.len() as u32,
+        });
+        // Packets for a QP that is not ready, or from a port that it is not connected to, are dropped (IBA 9.6.1.2).
+        let ready = match qp.state {
+            QpState::Rts => true,
+            QpState::Rtr => packet.opcode.is_request(),
+            _ => false,
+        };
+        if ready && qp.path.leads_to(packet.source) {
+            // What the peer did happens before what follows from its packet.
+            let here = packet.source == Source::Here;
+            self.dma.follow(self.qpn, qp.context.remote_qpn, here);
+            if packet.opcode.is_request() {
+                self.take_request(&packet);
+            } else if packet.opcode.is_response() {
+                self.take_answer(&packet);
+            }
+            self.settle();
+        }
+        if self.buffers.len() < 64 {
+            self.buffers.push(packet.payload);
+        }
     }
-    let access = Request {
-        key: request.key,
-        pd: responder.context.pd,
-        addr: request.addr,
-        len: request.remaining,
-        right: request.right,
-    };
-    match keys::translate(&objects.mkeys, access) {
-        Ok(target) => Ok(Admitted {
-            peer,
-            target: Some(target),
-        }),
-        Err(fault) => Err(Refusal::Access { peer, fault }),
+
+    fn take_request(&mut self, packet: &Packet) {
+        let Some(qp) = self.qp() else { return };
+        let responder = &mut qp.responder;
+        if responder.closed {
+            return;
+        }
+        let ahead = packet.psn.since(responder.expected);
+        if ahead < 0 {
+            return self.take_duplicate(packet);
+        }
+        if ahead > 0 {
+            // Once for each gap (IBA 9.7.5.2.8).
+            if !responder.nak_sent {
+                responder.nak_sent = true;
+                let psn = responder.expected;
+                self.answer(Answer::Nak {
+                    psn,
+                    code: NakCode::PsnSequence,
+                });
+            }
+            return;
+        }
+        responder.nak_sent = false;
+        let refusal = match self.execute(packet) {
+            Ok(()) => {
+                // READs and atomics are acknowledged by their data.
+                if packet.ack_request && (packet.opcode.is_send() || packet.opcode.is_write()) {
+                    self.answer(Answer::Ack { psn: packet.psn });
+                }
+                return;
+            }
+            Err(refusal) => refusal,
+        };
+        let psn = packet.psn;
+        let Some(qp) = self.qp() else { return };
+        match refusal {
+            Refusal::NotReady => {
+                qp.responder.nak_sent = true;
+                self.answer(Answer::NotReady { psn });
+            }
+            Refusal::Nak(code) => {
+                qp.responder.closed = true;
+                self.answer(Answer::Nak { psn, code });
+            }
+            Refusal::Receive(posted, failed, code) => {
+                qp.responder.closed = true;
+                self.complete_receive(Received {
+                    counter: posted.counter,
+                    bytes: 0,
+                    solicited: false,
+                    immediate: 0,
+                    outcome: Err(failed),
+                });
+                self.answer(Answer::Nak { psn, code });
+            }
+        }
+    }
+
+    /// Executes the request that is due.
+    fn execute(&mut self, packet: &Packet) -> Result<(), Refusal> {
+        match packet.opcode {
+            opcode if opcode.is_write() => self.take_write(packet),
+            opcode if opcode.is_send() => self.take_send(packet),
+            Opcode::ReadRequest => self.take_read(packet),
+            _ => self.take_atomic(packet),
+        }
+    }
+
+    /// Length of a packet inside its message: full unless it is the last (IBA 9.7.4.1.6).
+    fn check_length(&mut self, packet: &Packet) -> Result<u64, Refusal> {
+        let mtu = self.qp().map_or(0, |qp| qp.mtu()) as usize;
+        let len = packet.payload.len();
+        let fits = match packet.opcode.position() {
+            Some(position) if !position.is_last() => len == mtu,
+            Some(position) if !position.is_first() => (1..=mtu).contains(&len),
+            _ => len <= mtu,
+        };
+        if fits { Ok(len as u64) } else { Err(INVALID) }
+    }
+
+    fn take_write(&mut self, packet: &Packet) -> Result<(), Refusal> {
+        let ends = packet.opcode.position().is_some_and(|at| at.is_last());
+        let len = self.check_length(packet)?;
+        let Some(qp) = self.qp() else { return Ok(()) };
+        // What is under way stays there if the packet has to come again.
+        let (rest, done) = match (&qp.responder.message, packet.extended.reth) {
+            (None, Some(reth)) => {
+                let allowed = qp.context.rwe && u64::from(reth.length) <= qp.max_message();
+                if !allowed {
+                    return Err(INVALID);
+                }
+                (reth, 0)
+            }
+            (Some(Message::Write { rest, done }), None) => (*rest, *done),
+            _ => return Err(INVALID),
+        };
+        let remaining = u64::from(rest.length);
+        if len > remaining || ends != (len == remaining) {
+            return Err(INVALID);
+        }
+        // The whole of what is still to come: a key that is too short refuses the first packet already.
+        let target = self.remote(&rest, remaining, Right::RemoteWrite)?;
+        let posted = match packet.extended.immediate {
+            Some(_) => Some(self.receive_for_message()?),
+            None => None,
+        };
+        if let Some((bus_addr, access)) = target
+            && len > 0
+        {
+            if let Err(fault) = self.dma.write(access, bus_addr, &packet.payload) {
+                self.note_fault(keys::object_of(rest.key), &fault);
+                return Err(Refusal::Nak(NakCode::RemoteOperation));
+            }
+            self.stats.bytes_written += len;
+        }
+        let Some(qp) = self.qp() else { return Ok(()) };
+        qp.responder.message = (!ends).then_some(Message::Write {
+            rest: Reth {
+                address: rest.address.wrapping_add(len),
+                length: (remaining - len) as u32,
+                ..rest
+            },
+            done: done + len,
+        });
+        qp.responder.advance(1, ends);
+        if let (Some(posted), Some(immediate)) = (posted, packet.extended.immediate) {
+            self.complete_receive(Received {
+                counter: posted.counter,
+                bytes: done + len,
+                solicited: packet.solicited,
+                immediate: immediate.immediate,
+                outcome: Ok(CqeOpcode::ResponderWriteImmediate),
+            });
+        }
+        Ok(())
+    }
+
+    fn receive_for_message(&mut self) -> Result<Posted, Refusal> {
+        match self.take_receive() {
+            Ok(Some(posted)) => Ok(posted),
+            Ok(None) => Err(Refusal::NotReady),
+            Err((posted, failed)) => {
+                Err(Refusal::Receive(posted, failed, NakCode::RemoteOperation))
+            }
+        }
+    }
+
+    fn take_send(&mut self, packet: &Packet) -> Result<(), Refusal> {
+        let (begins, ends) = packet
+            .opcode
+            .position()
+            .map_or((true, true), |at| (at.is_first(), at.is_last()));
+        let len = self.check_length(packet)?;
+        let Some(qp) = self.qp() else { return Ok(()) };
+        let max_message = qp.max_message();
+        let (posted, done) = match (begins, qp.responder.message.take()) {
+            (true, None) => (self.receive_for_message()?, 0),
+            (false, Some(Message::Send { posted, done })) => (posted, done),
+            _ => return Err(INVALID),
+        };
+        let room: u64 = posted.pieces.iter().map(|piece| piece.len()).sum();
+        if done + len > room || done + len > max_message {
+            return Err(Refusal::Receive(
+                posted,
+                LOCAL_LENGTH,
+                NakCode::InvalidRequest,
+            ));
+        }
+        if self
+            .scatter_receive(&posted.pieces, done, &packet.payload)
+            .is_err()
+        {
+            return Err(Refusal::Receive(
+                posted,
+                LOCAL_PROTECTION,
+                NakCode::RemoteOperation,
+            ));
+        }
+        if let Some(invalidate) = packet.extended.invalidate
+            && !self.invalidate(invalidate.key)
+        {
+            return Err(Refusal::Receive(
+                posted,
+                LOCAL_PROTECTION,
+                NakCode::RemoteAccess,
+            ));
+        }
+        let Some(qp) = self.qp() else { return Ok(()) };
+        qp.responder.advance(1, ends);
+        if !ends {
+            qp.responder.message = Some(Message::Send {
+                posted,
+                done: done + len,
+            });
+            return Ok(());
+        }
+        let (opcode, immediate) = match (packet.extended.immediate, packet.extended.invalidate) {
+            (Some(data), _) => (CqeOpcode::ResponderSendImmediate, data.immediate),
+            (_, Some(key)) => (CqeOpcode::ResponderSendInvalidate, key.key),
+            _ => (CqeOpcode::ResponderSend, 0),
+        };
+        self.complete_receive(Received {
+            counter: posted.counter,
+            bytes: done + len,
+            solicited: packet.solicited,
+            immediate,
+            outcome: Ok(opcode),
+        });
+        Ok(())
+    }
+
+    /// Invalidates a key that a send names: nobody can use it any more. False if the QP's PD has no such key. That hardware
+    /// takes keys of plain registrations is assumed.
+    fn invalidate(&mut self, key: u32) -> bool {
+        let pd = self.qp().map_or(0, |qp| qp.context.pd);
+        match self.objects.mkeys.get_mut(key >> 8) {
+            Some(found) if found.variant == key as u8 && found.pd == pd => {
+                found.invalidated = true;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Bus address and ordering of remote memory; `None` for a message of 0 bytes, whose key is not looked at (IBA
+    /// 9.7.4.1).
+    pub(crate) fn remote_target(
+        &mut self,
+        range: &Reth,
+        len: u64,
+        right: Right,
+    ) -> Result<Option<(u64, DmaAccess)>, NakCode> {
+        if len == 0 {
+            return Ok(None);
+        }
+        let request = Request {
+            key: range.key,
+            pd: self.qp().map_or(0, |qp| qp.context.pd),
+            addr: range.address,
+            len,
+            right,
+        };
+        match keys::translate(&self.objects.mkeys, request) {
+            Ok(target) => Ok(Some((
+                target.bus_addr,
+                payload(self.qpn, target.relaxed_ordering),
+            ))),
+            Err(fault) => {
+                self.note_key(None, range.key, fault);
+                Err(NakCode::RemoteAccess)
+            }
+        }
+    }
+
+    fn remote(
+        &mut self,
+        range: &Reth,
+        len: u64,
+        right: Right,
+    ) -> Result<Option<(u64, DmaAccess)>, Refusal> {
+        self.remote_target(range, len, right).map_err(Refusal::Nak)
+    }
+
+    fn take_read(&mut self, packet: &Packet) -> Result<(), Refusal> {
+        let request = packet.extended.reth.unwrap_or_default();
+        let Some(qp) = self.qp() else { return Ok(()) };
+        let pending = qp
+            .responder
+            .answers
+            .iter()
+            .filter(|answer| matches!(answer, Answer::Data { .. } | Answer::Original { .. }));
+        let allowed = qp.context.rre
+            && u64::from(request.length) <= qp.max_message()
+            && qp.responder.message.is_none()
+            && pending.count() < 1 << qp.context.log_rra_max;
+        let mtu = qp.mtu();
+        if !allowed {
+            return Err(INVALID);
+        }
+        self.remote(&request, request.length.into(), Right::RemoteRead)?;
+        let count = packets(request.length, mtu);
+        if let Some(qp) = self.qp() {
+            qp.responder.advance(count, true);
+        }
+        self.answer(Answer::Data {
+            psn: packet.psn,
+            request,
+            begun: false,
+        });
+        Ok(())
+    }
+
+    fn take_atomic(&mut self, packet: &Packet) -> Result<(), Refusal> {
+        let plain = packet.extended.atomic.unwrap_or_default();
+        let masked = packet.extended.masked_atomic.unwrap_or_default();
+        let (address, key, size) = match packet.opcode {
+            Opcode::CompareSwap | Opcode::FetchAdd => (plain.address, plain.key, 8),
+            _ => (masked.address, masked.key, masked.length),
+        };
+        let Some(qp) = self.qp() else { return Ok(()) };
+        let allowed = qp.context.rae && qp.responder.message.is_none();
+        let keep = 1 << qp.context.log_rra_max;
+        // Naturally aligned (IBA 9.4.5).
+        if !allowed || !matches!(size, 4 | 8) || address % u64::from(size) != 0 {
+            return Err(INVALID);
+        }
+        let range = Reth {
+            address,
+            key,
+            length: size,
+        };
+        let Some((bus_addr, access)) = self.remote(&range, size.into(), Right::RemoteAtomic)?
+        else {
+            return Err(INVALID);
+        };
+        let failed = |work: &mut Self, fault| {
+            work.note_fault(keys::object_of(key), &fault);
+            Err(Refusal::Nak(NakCode::RemoteOperation))
+        };
+        // In the byte order of the host (assumed: hosts here are little-endian). One step of the NIC: nothing comes between.
+        let mut bytes = [0; 8];
+        let value = bytes.get_mut(..size as usize).unwrap_or_default();
+        if let Err(fault) = self.dma.read(access, bus_addr, value) {
+            return failed(self, fault);
+        }
+        let original = u64::from_le_bytes(bytes);
+        let new = match packet.opcode {
+            Opcode::CompareSwap if original == plain.compare => plain.swap_or_add,
+            Opcode::CompareSwap => original,
+            Opcode::FetchAdd => original.wrapping_add(plain.swap_or_add),
+            Opcode::MaskedCompareSwap => masked_swapped(
+                original,
+                masked.swap_or_add,
+                masked.compare,
+                masked.swap_mask_or_boundary,
+                masked.compare_mask,
+            ),
+            _ => masked_sum(original, masked.swap_or_add, masked.swap_mask_or_boundary),
+        };
+        let bytes = new.to_le_bytes();
+        let value = bytes.get(..size as usize).unwrap_or_default();
+        if let Err(fault) = self.dma.write(access, bus_addr, value) {
+            return failed(self, fault);
+        }
+        self.stats.bytes_written += u64::from(size);
+        if let Some(qp) = self.qp() {
+            qp.responder.advance(1, true);
+            qp.responder.originals.push_back((packet.psn, original));
+            while qp.responder.originals.len() > keep {
+                qp.responder.originals.pop_front();
+            }
+        }
+        self.answer(Answer::Original {
+            psn: packet.psn,
+            original,
+        });
+        Ok(())
+    }
+
+    /// A request that was executed before (IBA 9.7.5.1.2): WRITEs and sends are acknowledged again, READs executed again,
+    /// atomics answered from memory.
+    fn take_duplicate(&mut self, packet: &Packet) {
+        self.stats.duplicates += 1;
+        let psn = packet.psn;
+        let Some(qp) = self.qp() else { return };
+        let mtu = qp.mtu();
+        let responder = &mut qp.responder;
+        if packet.opcode.is_atomic() {
+            let known = responder.originals.iter().find(|(of, _)| *of == psn);
+            if let Some((_, original)) = known.copied() {
+                self.answer(Answer::Original { psn, original });
+            }
+        } else if packet.opcode == Opcode::ReadRequest {
+            let request = packet.extended.reth.unwrap_or_default();
+            let end = psn.plus(packets(request.length, mtu));
+            if responder.expected.is_before(end) {
+                return;
+            }
+            // The requester asks again for what is still to be sent.
+            responder.answers.retain(
+                |answer| !matches!(answer, Answer::Data { psn: of, .. } if !of.is_before(psn)),
+            );
+            if self
+                .remote_target(&request, request.length.into(), Right::RemoteRead)
+                .is_ok()
+            {
+                self.answer(Answer::Data {
+                    psn,
+                    request,
+                    begun: false,
+                });
+            }
+        } else if packet.ack_request {
+            let psn = responder.expected.minus(1);
+            self.answer(Answer::Ack { psn });
+        }
     }
 }

@@ -3,6 +3,9 @@
 //! Knows: QP numbers with work, QP numbers to look after while idle, and a seed.
 //! Must not know: what the work is.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
 use warpverbs_sim_bus::Rng;
 
 /// While there is work, every so many steps go to the QPs that are only watched.
@@ -22,6 +25,8 @@ pub(crate) enum Turn {
 /// The lists.
 pub(crate) struct Schedule {
     ready: Vec<u32>,
+    /// Where each QP with work stands in `ready`.
+    places: HashMap<u32, usize>,
     watched: Vec<u32>,
     rng: Rng,
     turns: u64,
@@ -31,6 +36,7 @@ impl Schedule {
     pub(crate) fn new(seed: u64) -> Self {
         Self {
             ready: Vec::new(),
+            places: HashMap::new(),
             watched: Vec::new(),
             rng: Rng::new(seed),
             turns: 0,
@@ -61,14 +67,21 @@ impl Schedule {
 
     /// The QP has work.
     pub(crate) fn wake(&mut self, qpn: u32) {
-        if !self.ready.contains(&qpn) {
+        if let Entry::Vacant(place) = self.places.entry(qpn) {
+            place.insert(self.ready.len());
             self.ready.push(qpn);
         }
     }
 
     /// The QP has no work.
     pub(crate) fn rest(&mut self, qpn: u32) {
-        self.ready.retain(|other| *other != qpn);
+        let Some(place) = self.places.remove(&qpn) else {
+            return;
+        };
+        self.ready.swap_remove(place);
+        if let Some(moved) = self.ready.get(place) {
+            self.places.insert(*moved, place);
+        }
     }
 
     /// The QP is to be looked after.
@@ -93,7 +106,8 @@ impl Schedule {
 
     /// One of `qpns`.
     pub(crate) fn one_of(&mut self, qpns: &[u32]) -> Option<u32> {
-        qpns.get(self.rng.below(qpns.len() as u32) as usize).copied()
+        qpns.get(self.rng.below(qpns.len() as u32) as usize)
+            .copied()
     }
 
     pub(crate) fn is_idle(&self) -> bool {

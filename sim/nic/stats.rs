@@ -13,6 +13,20 @@ pub struct NicStats {
     pub dbr_reads: u64,
     /// WQEs fetched, those flushed included.
     pub wqes_fetched: u64,
+    /// Receive WQEs fetched, those flushed excluded.
+    pub receives_fetched: u64,
+    /// Packets sent, repeated ones included.
+    pub packets_sent: u64,
+    /// Packets that no wire took.
+    pub packets_lost: u64,
+    /// Requests that came again.
+    pub duplicates: u64,
+    /// Answers that made the requester send again.
+    pub repeats: u64,
+    /// Timeouts after which a requester sent again.
+    pub timeouts: u64,
+    /// Answers of a receiver that was not ready.
+    pub rnr_naks: u64,
     /// WQEs that completed with success, by opcode.
     pub executed: BTreeMap<u8, u64>,
     /// CQEs written, error CQEs included.

@@ -111,7 +111,7 @@ checks! {
     PathMigration = 0x05_0005, BadParameter, "pm_state is MIGRATED", "DOCA doca_verbs_qp.cpp: MLX5_QPC_PM_STATE_MIGRATED";
     Port = 0x05_0006, BadIndex, "vhca_port_num is a port", "mlx5_ifc ads.vhca_port_num";
     PkeyIndex = 0x05_0007, BadIndex, "pkey_index is in the table", "mlx5_ifc ads.pkey_index";
-    RemoteAtomic = 0x05_0008, BadParameter, "rae is off: atomics are not offered", "mlx5_ifc cmd_hca_cap.atomic";
+    AtomicMode = 0x05_0008, BadParameter, "rae comes with an atomic_mode of the device", "mlx5_ifc qpc.atomic_mode";
     Mtu = 0x05_0009, BadParameter, "mtu is one of 256 to 4096 bytes and at most the port's", "mlx5_ifc qpc.mtu; IBA 10.3.1";
     MaxMessage = 0x05_000a, BadParameter, "log_msg_max is at most the device's", "mlx5_ifc cmd_hca_cap.log_max_msg";
     GidIndex = 0x05_000b, BadIndex, "src_addr_index is a filled entry of the GID table", "mlx5_ifc ads.src_addr_index";

@@ -3,19 +3,24 @@
 //! Knows: QP state decides who works; how a doorbell record is read and a WQE is fetched.
 //! Must not know: what a WQE does.
 
+use std::sync::Arc;
+
 use warpverbs_sim_bus::{Dma, DmaAccess, Fault, Purpose};
 use warpverbs_wire::doorbell::{DBR_RECEIVE, DBR_SEND, dbr_producer};
-use warpverbs_wire::prm::qpc::QpState;
 use warpverbs_wire::wqe::{Control, MAX_DS, SEGMENT, wqebbs};
 
-use crate::config::{MAX_WQE_BYTES, NicConfig};
+use crate::config::MAX_WQE_BYTES;
 use crate::faults::Faults;
 use crate::findings::{FindingKind, Findings, one_line};
 use crate::objects::{ObjectId, ObjectKind, Objects};
-use crate::qp::{Qp, Slot, WQEBB_BYTES};
+use crate::packet::Packet;
+use crate::port::Port;
+use crate::qp::{Action, Failure, Qp, Slot, WQEBB_BYTES};
 use crate::schedule::Schedule;
 use crate::sq::{Lag, Recorded};
 use crate::stats::NicStats;
+use crate::time::Clock;
+use crate::trace::{Event, Trace};
 
 /// All that a step may touch.
 pub(crate) struct Work<'a> {
@@ -25,11 +30,13 @@ pub(crate) struct Work<'a> {
     pub(crate) findings: &'a mut Findings,
     pub(crate) stats: &'a mut NicStats,
     pub(crate) faults: &'a mut Faults,
-    pub(crate) config: &'a NicConfig,
-    /// One packet's payload.
-    pub(crate) packet: &'a mut Vec<u8>,
+    pub(crate) port: &'a mut Port,
+    pub(crate) time: &'a mut Clock,
+    /// Payloads that are used again.
+    pub(crate) buffers: &'a mut Vec<Vec<u8>>,
     /// Steps so far: the clock of CQE timestamps.
     pub(crate) clock: u64,
+    pub(crate) trace: &'a Option<(Trace, Arc<str>)>,
     pub(crate) dma: &'a mut dyn Dma,
 }
 
@@ -54,16 +61,34 @@ impl Fetched {
 impl Work<'_> {
     /// Takes one step for the QP.
     pub(crate) fn step(&mut self) {
-        let Some(qp) = self.objects.qps.get_mut(self.qpn) else {
+        let Some(qp) = self.objects.qps.get(self.qpn) else {
             return self.schedule.rest(self.qpn);
         };
-        match qp.state {
-            QpState::Rts | QpState::Err if qp.dbr_due => self.read_dbr(),
-            QpState::Rts => self.send(),
-            QpState::Err => self.flush(),
-            _ => {}
+        match qp.next_action() {
+            Some(Action::ReadDbr) => self.read_dbr(),
+            Some(Action::Respond) => self.respond(),
+            Some(Action::Retire) => self.retire(),
+            Some(Action::Local) => self.local_work(),
+            Some(Action::Send) => self.send(),
+            Some(Action::Fetch) => self.fetch_next(),
+            Some(Action::Flush) => self.flush(),
+            None => {}
         }
         self.settle();
+    }
+
+    pub(crate) fn note(&self, event: Event) {
+        if let Some((trace, name)) = self.trace {
+            trace.add(self.time.now(), name, event);
+        }
+    }
+
+    /// To ERR.
+    pub(crate) fn enter_error(&mut self, cause: Option<Failure>) {
+        self.note(Event::Error { qpn: self.qpn });
+        if let Some(qp) = self.qp() {
+            qp.enter_error(cause);
+        }
     }
 
     /// Reads the doorbell record of a QP that has nothing else to do. True if it has now.
@@ -72,7 +97,7 @@ impl Work<'_> {
             self.schedule.unwatch(self.qpn);
             return false;
         };
-        if !qp.is_busy() {
+        if qp.next_action().is_none() {
             self.read_dbr();
         }
         self.settle()
@@ -80,10 +105,17 @@ impl Work<'_> {
 
     /// Puts the QP on the lists where it belongs; true if it has work.
     pub(crate) fn settle(&mut self) -> bool {
-        let Some(qp) = self.objects.qps.get(self.qpn) else {
+        let Some(qp) = self.objects.qps.get_mut(self.qpn) else {
             return false;
         };
-        let busy = qp.is_busy();
+        // The clock keeps deadlines that no longer hold: an earlier one is enough to look again.
+        if let Some(alarm) = qp.requester.alarm()
+            && qp.alarm.is_none_or(|known| alarm < known)
+        {
+            qp.alarm = Some(alarm);
+            self.time.wait(self.qpn, alarm);
+        }
+        let busy = qp.next_action().is_some();
         if qp.is_watched() {
             self.schedule.watch(self.qpn);
         } else {
@@ -105,13 +137,30 @@ impl Work<'_> {
         ObjectId::new(ObjectKind::Qp, self.qpn)
     }
 
+    /// Sends a packet of the QP.
+    pub(crate) fn emit_packet(&mut self, packet: Packet) {
+        let Some(path) = self.qp().map(|qp| qp.path) else {
+            return;
+        };
+        self.note(Event::Sent {
+            qpn: self.qpn,
+            opcode: packet.opcode,
+            psn: packet.psn.get(),
+            bytes: packet.payload.len() as u32,
+        });
+        self.stats.packets_sent += 1;
+        if !self.port.send(self.time.now(), &path, packet) {
+            self.stats.packets_lost += 1;
+        }
+    }
+
     /// Notes a DMA access that the bus refused.
     pub(crate) fn note_fault(&mut self, object: ObjectId, fault: &Fault) {
         let kind = FindingKind::DmaFault { addr: fault.addr };
         self.findings.add(object, None, kind, || fault.to_string());
     }
 
-    fn read_word(&mut self, purpose: Purpose, addr: u64) -> Option<[u8; 4]> {
+    pub(crate) fn read_word(&mut self, purpose: Purpose, addr: u64) -> Option<[u8; 4]> {
         let mut word = [0; 4];
         let access = DmaAccess::new(purpose, self.qpn);
         match self.dma.read(access, addr, &mut word) {
@@ -134,7 +183,7 @@ impl Work<'_> {
     /// Looks whether a doorbell that has just arrived makes sure that its record is there too (rule O3): a NIC in
     /// recovery takes the record for the whole truth when the doorbell comes.
     pub(crate) fn confirm_doorbell(&mut self) {
-        let Some(record) = self.qp().map(|qp| qp.dbr) else {
+        let Some(record) = self.qp().map(|qp| qp.memory.dbr) else {
             return;
         };
         if let Some(word) = self.read_word(Purpose::DbrAtDoorbell, record + DBR_SEND as u64)
@@ -146,7 +195,7 @@ impl Work<'_> {
 
     /// Reads the send doorbell record whenever it likes.
     pub(crate) fn take_record(&mut self) {
-        let Some(record) = self.qp().map(|qp| qp.dbr) else {
+        let Some(record) = self.qp().map(|qp| qp.memory.dbr) else {
             return;
         };
         let Some(word) = self.read_word(Purpose::Dbr, record + DBR_SEND as u64) else {
@@ -202,8 +251,8 @@ impl Work<'_> {
             .add(self.id(), Some(doorbell), kind, String::new);
     }
 
-    /// Fetches the WQE at the consumer. None if memory refused, which leaves the QP as it was.
-    pub(crate) fn fetch(&mut self) -> Result<Fetched, Fault> {
+    /// Fetches the WQE at a WQEBB index.
+    pub(crate) fn fetch(&mut self, index: u64) -> Result<Fetched, Fault> {
         let mut fetched = Fetched {
             bytes: [0; MAX_WQE_BYTES as usize],
             len: 0,
@@ -213,10 +262,7 @@ impl Work<'_> {
                 opcode: Default::default(),
             },
         };
-        let Some((ring, index, depth)) = self
-            .qp()
-            .map(|qp| (qp.ring, qp.indices.consumer, qp.indices.depth()))
-        else {
+        let Some((ring, depth)) = self.qp().map(|qp| (qp.memory.ring, qp.indices.depth())) else {
             return Ok(fetched);
         };
         let mut wanted = 1;
@@ -262,6 +308,11 @@ impl Work<'_> {
             opcode: control.opcode,
         };
         self.stats.wqes_fetched += 1;
+        self.note(Event::Fetch {
+            qpn: self.qpn,
+            index,
+            opcode: control.opcode,
+        });
         Ok(fetched)
     }
 

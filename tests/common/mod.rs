@@ -5,12 +5,11 @@
     reason = "each test file uses its own part"
 )]
 
-pub mod failing;
-
 use std::sync::Arc;
 use std::time::Duration;
 
 use warpverbs::driver::WriteOrdering;
+use warpverbs::driver::fault::Faults;
 use warpverbs::driver::sim::{Check, NicStats, Scheduler, World};
 use warpverbs::{
     Access, Bandwidth, Context, CqForm, Direction, Doorbell, ExportedQp, GpuContext, GpuMemory,
@@ -123,6 +122,8 @@ impl Outcome {
 /// Everything that a run needs.
 pub struct Bench {
     pub world: Arc<World>,
+    /// In front of both drivers; no fault is planned.
+    pub faults: Faults,
     pub nic: Context,
     pub gpu: GpuContext,
     pub pd: Pd,
@@ -177,8 +178,9 @@ impl Options {
     /// Builds all that the run needs.
     pub fn bench(&self) -> Result<Bench> {
         let world = Arc::new(self.world());
-        let nic = Context::open(world.nic())?;
-        let gpu = GpuContext::open(world.gpu())?;
+        let faults = Faults::new();
+        let nic = Context::open(faults.nic(world.nic()))?;
+        let gpu = GpuContext::open(faults.gpu(world.gpu()))?;
         let pd = Pd::alloc(&nic)?;
         let bytes = pattern(self.seed, self.bandwidth().region_len().unwrap() as usize);
         let source = gpu.alloc_copy(&bytes, "source")?;
@@ -199,6 +201,7 @@ impl Options {
         let stream = Stream::create(&gpu)?;
         Ok(Bench {
             world,
+            faults,
             nic,
             gpu,
             pd,

@@ -10,11 +10,11 @@ fn main() {
     for layout in fields::all() {
         let name = match layout.header {
             Header::Mlx5Ifc => format!("mlx5_ifc_{}_bits", layout.name),
-            Header::Mlx5dv => layout.name.to_owned(),
+            _ => layout.name.to_owned(),
         };
         println!("{name} sizeof 0 {} -", layout.bits);
         for field in layout.fields {
-            let cited = field.cited.unwrap_or("-");
+            let cited = field.cited.or(layout.header.citation()).unwrap_or("-");
             println!(
                 "{name} {} {} {} {cited}",
                 field.name, field.offset, field.width

@@ -32,10 +32,16 @@ structure! {
     pub struct GeneralCaps: Mlx5Ifc "cmd_hca_cap", 0x800 bits {
         /// True: [`GeneralCaps2`] can be asked for.
         hca_cap_2: bool => 0x20, 1;
+        /// log2 of the most WQEs that a shared receive queue can have.
+        log_max_srq_sz: u8 => 0x80, 8;
         /// log2 of the most WQEBBs that a send queue can have.
         log_max_qp_sz: u8 => 0x88, 8;
         /// log2 of the most QPs.
         log_max_qp: u8 => 0x9b, 5;
+        /// Enhanced connection establishment.
+        ece_support: bool => 0xa3, 1;
+        /// log2 of the most shared receive queues.
+        log_max_srq: u8 => 0xab, 5;
         /// log2 of the most CQEs that a CQ can have.
         log_max_cq_sz: u8 => 0xc8, 8;
         /// log2 of the most CQs.
@@ -46,34 +52,74 @@ structure! {
         log_max_mkey: u8 => 0xea, 6;
         /// DUMP and its key exist.
         dump_fill_mkey: bool => 0xf8, 1;
+        /// log2 of the most bytes that a key covers.
+        log_max_mrw_sz: u8 => 0x109, 7;
         /// The null key exists.
         null_mkey: bool => 0x119, 1;
+        /// QUERY_QP can extend its answer.
+        qpc_extension: bool => 0x122, 1;
         /// log2 of the most reads and atomics that a QP can have outstanding.
         log_max_ra_req_qp: u8 => 0x14a, 6;
         /// log2 of the most reads and atomics that a QP can answer at a time.
         log_max_ra_res_qp: u8 => 0x15a, 6;
+        /// RTS2RTS_QP can change the counter set.
+        rts2rts_qp_counters_set_id: bool => 0x169, 1;
         /// Entries of a port's GID table, as a code: 8 * 2^this.
         gid_table_size: u16 => 0x170, 16;
+        /// Counter sets count packets out of sequence.
+        out_of_seq_cnt: bool => 0x180, 1;
+        /// Counter sets count retransmissions.
+        retransmission_q_counters: bool => 0x182, 1;
+        /// Most counter sets.
+        max_qp_cnt: u16 => 0x186, 10;
         /// Entries of a port's partition key table, as a code: 128 * 2^this.
         pkey_table_size: u16 => 0x190, 16;
+        /// InfiniBand ports are virtual.
+        ib_virt: bool => 0x1a2, 1;
         /// Delay that the device adds to acknowledgements: 4.096 us * 2^this.
         local_ca_ack_delay: u8 => 0x1ab, 5;
+        /// Counter sets count errors.
+        enhanced_error_q_counters: bool => 0x1b1, 1;
         /// What the ports are.
         port_type: PortType => 0x1b6, 2;
         /// Ports.
         num_ports: u8 => 0x1b8, 8;
         /// log2 of the largest message in bytes.
         log_max_msg: u8 => 0x1c3, 5;
+        /// Static rates that an address path can ask for, a bit each.
+        stat_rate_support: u16 => 0x1e0, 16;
         /// CQE version: 1 has the user index in CQEs.
         cqe_version: u8 => 0x1fc, 4;
         /// Compact address vectors.
         compact_address_vector: bool => 0x200, 1;
+        /// Small data can be scattered to the CQE.
+        sctr_data_cqe: bool => 0x215, 1;
+        /// Dynamically connected transport.
+        dct: bool => 0x21a, 1;
         /// RoCE.
         roce: bool => 0x21d, 1;
         /// Atomics.
         atomic: bool => 0x21e, 1;
         /// CQs can ignore overrun.
         cq_oi: bool => 0x220, 1;
+        /// CQs can be resized.
+        cq_resize: bool => 0x221, 1;
+        /// Events of CQs can be moderated.
+        cq_moderation: bool => 0x222, 1;
+        /// Core-direct: WAIT and its kind.
+        cd: bool => 0x22c, 1;
+        /// Automatic path migration.
+        apm: bool => 0x22e, 1;
+        /// Packets with a wrong Q_Key are counted.
+        qkv: bool => 0x236, 1;
+        /// Packets with a wrong partition key are counted.
+        pkv: bool => 0x237, 1;
+        /// Extended reliable connections.
+        xrc: bool => 0x23c, 1;
+        /// Unreliable datagrams.
+        ud: bool => 0x23d, 1;
+        /// Unreliable connections.
+        uc: bool => 0x23e, 1;
         /// RC QPs.
         rc: bool => 0x23f, 1;
         /// UAR pages have 4 KiB whatever the system's page size.
@@ -94,8 +140,16 @@ structure! {
         num_lag_ports: u8 => 0x27c, 4;
         /// Most bytes of a send WQE.
         max_wqe_sz_sq: u16 => 0x290, 16;
+        /// Most bytes of a receive WQE.
+        max_wqe_sz_rq: u16 => 0x2b0, 16;
+        /// log2 of the most transport domains.
+        log_max_transport_domain: u8 => 0x323, 5;
         /// log2 of the most PDs.
         log_max_pd: u8 => 0x32b, 5;
+        /// WQEs of a cyclic receive memory pool need no next segment.
+        basic_cyclic_rcv_wqe: bool => 0x380, 1;
+        /// log2 of the most receive memory pools.
+        log_max_rmp: u8 => 0x383, 5;
         /// Clocks of send queues.
         sq_ts_format: TimestampCap => 0x440, 2;
         /// Clocks of receive queues.
@@ -108,6 +162,10 @@ structure! {
         log_uar_page_sz: u16 => 0x490, 16;
         /// Frequency of the free-running clock in kHz.
         device_frequency_khz: u32 => 0x4e0, 32;
+        /// CQEs of 128 bytes can be compressed.
+        cqe_compression_128: bool => 0x5be, 1;
+        /// CQEs can be compressed.
+        cqe_compression: bool => 0x5bf, 1;
         /// Data-direct access.
         data_direct: bool => 0x752, 1;
     }
@@ -132,6 +190,8 @@ structure! {
         fl_rc_qp_when_roce_enabled: bool => 0x06, 1;
         /// Clocks of QPs.
         qp_ts_format: TimestampCap => 0x1e, 2;
+        /// Bit set of GIDs' kinds: bit 1 IPv4, bit 2 IPv6.
+        l3_type: u8 => 0x8c, 4;
         /// Bit set of RoCE versions: bit 0 v1, bit 2 v2.
         roce_version: u8 => 0x98, 8;
         /// UDP destination port of RoCE v2.
@@ -150,6 +210,8 @@ structure! {
     pub struct AtomicCaps: Mlx5Ifc "atomic_caps", 0x800 bits {
         /// Byte order of 8-byte atomics in effect: zero is the order of IBA.
         atomic_req_8b_endianness_mode = "atomic_req_8B_endianness_mode": u8 => 0x40, 2;
+        /// Big-endian operands of 8-byte atomics can be asked for.
+        supported_atomic_req_8b_endianness_mode_1 = "supported_atomic_req_8B_endianness_mode_1": bool => 0x46, 1;
         /// Bit set of operations: bit 0 compare-and-swap, 1 fetch-and-add, 2 and 3 their masked forms.
         atomic_operations: u16 => 0x90, 16;
         /// Bit set of operand sizes of QPs: bit n is 2^n bytes.

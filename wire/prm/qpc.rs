@@ -131,6 +131,10 @@ open_enum! {
         Only8 = 2 as "MLX5_QPC_ATOMIC_MODE_ONLY_8B",
         /// Up to 8 bytes.
         UpTo8 = 3 as "MLX5_QPC_ATOMIC_MODE_UP_TO_8B",
+        /// Up to 16 bytes.
+        UpTo16 = 4 as "MLX5_QPC_ATOMIC_MODE_UP_TO_16B",
+        /// Up to 32 bytes.
+        UpTo32 = 5 as "MLX5_QPC_ATOMIC_MODE_UP_TO_32B",
     }
 }
 
@@ -160,6 +164,8 @@ macro_rules! opt_params {
     };
 }
 opt_params! {
+    /// `secondary_address_path`
+    ALT_ADDR_PATH = 0 as "MLX5_QP_OPTPAR_ALT_ADDR_PATH",
     /// `rre`
     RRE = 1 as "MLX5_QP_OPTPAR_RRE",
     /// `rae` and `atomic_mode`
@@ -168,6 +174,8 @@ opt_params! {
     RWE = 3 as "MLX5_QP_OPTPAR_RWE",
     /// `primary_address_path.pkey_index`
     PKEY_INDEX = 4 as "MLX5_QP_OPTPAR_PKEY_INDEX",
+    /// `q_key`
+    Q_KEY = 5 as "MLX5_QP_OPTPAR_Q_KEY",
     /// `min_rnr_nak`
     RNR_TIMEOUT = 6 as "MLX5_QP_OPTPAR_RNR_TIMEOUT",
     /// `primary_address_path`
@@ -188,8 +196,56 @@ opt_params! {
     LAG_TX_AFF = 15 as "MLX5_QP_OPTPAR_LAG_TX_AFF",
     /// `primary_address_path.vhca_port_num`
     PRI_PORT = 16 as "MLX5_QP_OPTPAR_PRI_PORT",
+    /// `srqn_rmpn_xrqn`
+    SRQN = 18 as "MLX5_QP_OPTPAR_SRQN",
+    /// `cqn_rcv`
+    CQN_RCV = 19 as "MLX5_QP_OPTPAR_CQN_RCV",
     /// `counter_set_id`
     COUNTER_SET_ID = 25 as "MLX5_QP_OPTPAR_COUNTER_SET_ID",
+}
+
+impl OptParam {
+    /// What INIT2INIT_QP of an RC QP may name. This and the following are what Linux's mlx5_ib sends (`opt_mask` of its
+    /// `qp.c`) with the bits that DOCA GPUNetIO and rdma-core send too; that firmware refuses others is assumed.
+    pub const INIT2INIT: u32 = Self::RRE
+        | Self::RAE
+        | Self::RWE
+        | Self::PKEY_INDEX
+        | Self::PRI_PORT
+        | Self::LAG_TX_AFF
+        | Self::COUNTER_SET_ID;
+    /// What RST2INIT_QP may name.
+    pub const RST2INIT: u32 = Self::INIT2INIT;
+    /// What INIT2RTR_QP may name.
+    pub const INIT2RTR: u32 = Self::ALT_ADDR_PATH
+        | Self::RRE
+        | Self::RAE
+        | Self::RWE
+        | Self::PKEY_INDEX
+        | Self::RNR_TIMEOUT
+        | Self::PM_STATE
+        | Self::LAG_TX_AFF
+        | Self::COUNTER_SET_ID;
+    /// What RTR2RTS_QP may name.
+    pub const RTR2RTS: u32 = Self::ALT_ADDR_PATH
+        | Self::RRE
+        | Self::RAE
+        | Self::RWE
+        | Self::PM_STATE
+        | Self::RNR_TIMEOUT
+        | Self::LAG_TX_AFF
+        | Self::COUNTER_SET_ID;
+    /// What RTS2RTS_QP may name.
+    pub const RTS2RTS: u32 = Self::RRE
+        | Self::RAE
+        | Self::RWE
+        | Self::RNR_TIMEOUT
+        | Self::PM_STATE
+        | Self::ALT_ADDR_PATH
+        | Self::LAG_TX_AFF
+        | Self::COUNTER_SET_ID;
+    /// What SQERR2RTS_QP may name.
+    pub const SQERR2RTS: u32 = Self::RNR_TIMEOUT | Self::RRE | Self::RAE | Self::RWE;
 }
 
 structure! {

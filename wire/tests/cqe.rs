@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use warpverbs_wire::cqe::{
-    CQE, Completion, Cqe, CqeOpcode, ErrorCqe, ErrorWord, FRESH, Syndrome, Tail, is_new, owner_at,
-    vendor_syndrome,
+    CQE, Completion, Cqe, CqeOpcode, ErrorCqe, ErrorWord, FORMAT_INLINE_32, FORMAT_PLAIN, FRESH,
+    Syndrome, Tail, inline_scatter, is_new, owner_at, vendor_syndrome,
 };
 
 fn word(cqe: &[u8], offset: usize) -> u64 {
@@ -169,6 +169,36 @@ fn a_cqe_of_the_lap_before_is_not_new() {
     assert!(is_new(0x01, 10, 8));
     // Other bits of the low nibble change nothing.
     assert!(is_new(0xd3, 10, 8) && !is_new(0xd2, 10, 8) && is_new(0xd2, 2, 8));
+}
+
+#[test]
+fn small_data_lies_in_the_cqe() {
+    let cqe = |format, byte_count| {
+        let mut bytes = Cqe {
+            srqn_uidx: 0xff01_0203,
+            byte_count,
+            opcode: CqeOpcode::ResponderSend,
+            format,
+            ..Default::default()
+        }
+        .emit();
+        bytes[..32].fill(0xa5);
+        bytes
+    };
+    assert_eq!(
+        inline_scatter(&cqe(FORMAT_INLINE_32, 8)),
+        Some(&[0xa5; 8][..])
+    );
+    assert_eq!(
+        inline_scatter(&cqe(FORMAT_INLINE_32, 32)),
+        Some(&[0xa5; 32][..])
+    );
+    assert_eq!(inline_scatter(&cqe(FORMAT_INLINE_32, 33)), None);
+    assert_eq!(inline_scatter(&cqe(FORMAT_PLAIN, 8)), None);
+    assert_eq!(
+        Cqe::parse(&cqe(FORMAT_PLAIN, 8)).map(|cqe| cqe.user_index()),
+        Ok(0x01_0203)
+    );
 }
 
 #[test]

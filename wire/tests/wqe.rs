@@ -3,9 +3,12 @@
 use proptest::prelude::*;
 use warpverbs_wire::doorbell::Doorbell;
 use warpverbs_wire::wqe::{
-    self, Data, DataPointer, Error, FENCE, INLINE, MAX_BYTE_COUNT, MAX_INLINE_ONE_WQEBB, Opcode,
-    SIGNALLED, Segment, Wqe, control, control_head, data, inline_head, inline_segments, qpn_ds,
-    remote, segment_bytes,
+    self, Atomic, AtomicOperands, Data, DataPointer, Error, FENCE, INLINE, MASKED_4, MASKED_8,
+    MAX_BYTE_COUNT, MAX_INLINE_ONE_WQEBB, MaskedCompareSwap4, MaskedCompareSwap8, MaskedFetchAdd4,
+    MaskedFetchAdd8, Opcode, Receive, ReceiveError, SIGNALLED, Segment, Wait, Wqe, compare_swap,
+    control, control_head, data, fetch_add, inline_head, inline_segments, masked_compare_swap_4,
+    masked_compare_swap_8, masked_fetch_add_4, masked_fetch_add_8, qpn_ds, receive_end, remote,
+    segment_bytes, srq_next, wait, with_opmod,
 };
 
 fn bytes_of(segments: &[Segment]) -> Vec<u8> {
@@ -17,6 +20,14 @@ fn bytes_of(segments: &[Segment]) -> Vec<u8> {
 
 fn head(opcode: Opcode, ds: u32) -> Segment {
     control(control_head(0, opcode, qpn_ds(0x123, ds)), SIGNALLED, 0)
+}
+
+fn masked(opcode: Opcode, opmod: u8, ds: u32) -> Segment {
+    control(
+        with_opmod(control_head(0, opcode, qpn_ds(0x123, ds)), opmod),
+        SIGNALLED,
+        0,
+    )
 }
 
 /// An RDMA WRITE of inline bytes, as device code builds it from little-endian loads.
@@ -147,7 +158,60 @@ fn each_fault_has_an_error_that_names_it() {
     );
     assert_eq!(
         decode(&[head(atomic, 2), remote(0, 0)]),
-        Err(Error::UnsupportedOpcode(atomic))
+        Err(Error::NoOperands(atomic))
+    );
+    assert_eq!(
+        decode(&[head(atomic, 3), remote(0, 0), fetch_add(1)]),
+        Err(Error::NoData(atomic))
+    );
+    let eight = data(8, 1, 0);
+    assert_eq!(
+        decode(&[head(atomic, 5), remote(0, 0), fetch_add(1), eight, eight]),
+        Err(Error::TooManySegments(atomic))
+    );
+    assert_eq!(
+        decode(&[head(atomic, 4), remote(0, 0), fetch_add(1), pointer]),
+        Err(Error::AtomicLength {
+            needed: 8,
+            found: 64
+        })
+    );
+    assert_eq!(
+        decode(&[
+            head(atomic, 4),
+            remote(0, 0),
+            fetch_add(1),
+            inline_head(8, 0, 0)
+        ]),
+        Err(Error::InlineNotAllowed(atomic))
+    );
+    for opmod in [0, 7, 10, 11] {
+        let masked = [
+            masked(Opcode::AtomicMaskedFetchAdd, opmod, 4),
+            remote(0, 0),
+            fetch_add(1),
+            eight,
+        ];
+        assert_eq!(decode(&masked), Err(Error::BadOpmod(opmod)));
+    }
+    let dirty = [
+        masked(Opcode::AtomicMaskedFetchAdd, MASKED_4, 4),
+        remote(0, 0),
+        [0, 1 << 8],
+        data(4, 1, 0),
+    ];
+    assert_eq!(decode(&dirty), Err(Error::ReservedNotZero { byte: 41 }));
+    assert_eq!(
+        decode(&[head(Opcode::Wait, 1)]),
+        Err(Error::NoOperands(Opcode::Wait))
+    );
+    assert_eq!(
+        decode(&[head(Opcode::Wait, 3), wait(1, 2), pointer]),
+        Err(Error::TooManySegments(Opcode::Wait))
+    );
+    assert_eq!(
+        decode(&[head(Opcode::Wait, 2), [1, 0]]),
+        Err(Error::ReservedNotZero { byte: 16 })
     );
     assert_eq!(
         decode(&[head(write, 1)]),
@@ -195,6 +259,183 @@ fn each_fault_has_an_error_that_names_it() {
         Error::NoRemoteAddress(write).to_string(),
         "ds leaves no room for the remote-address segment of RdmaWrite"
     );
+}
+
+#[test]
+fn each_atomic_has_its_operands_and_one_buffer() {
+    let decode = |segments: &[Segment]| {
+        let bytes = bytes_of(segments);
+        let wqe = Wqe::decode(&bytes).unwrap();
+        assert_eq!(wqe.data().count(), 1);
+        (wqe.atomic.unwrap(), wqe.byte_count(), wqe.wqebbs())
+    };
+    let to = remote(0x1000, 7);
+    let plain = AtomicOperands {
+        swap_or_add: 1,
+        compare: 2,
+    };
+    assert_eq!(
+        decode(&[
+            head(Opcode::AtomicCompareSwap, 4),
+            to,
+            compare_swap(1, 2),
+            data(8, 1, 0)
+        ]),
+        (Atomic::Plain(plain), 8, 1)
+    );
+    assert_eq!(
+        decode(&[
+            head(Opcode::AtomicFetchAdd, 4),
+            to,
+            fetch_add(1),
+            data(8, 1, 0)
+        ]),
+        (
+            Atomic::Plain(AtomicOperands {
+                compare: 0,
+                ..plain
+            }),
+            8,
+            1
+        )
+    );
+    let four = MaskedCompareSwap4 {
+        swap: 1,
+        compare: 2,
+        swap_mask: 3,
+        compare_mask: 4,
+    };
+    assert_eq!(
+        decode(&[
+            masked(Opcode::AtomicMaskedCompareSwap, MASKED_4, 4),
+            to,
+            masked_compare_swap_4(1, 2, 3, 4),
+            data(4, 1, 0)
+        ]),
+        (Atomic::CompareSwap4(four), 4, 1)
+    );
+    let eight = MaskedCompareSwap8 {
+        swap: 1,
+        compare: 2,
+        swap_mask: 3,
+        compare_mask: 4,
+    };
+    let [first, second] = masked_compare_swap_8(1, 2, 3, 4);
+    assert_eq!(
+        decode(&[
+            masked(Opcode::AtomicMaskedCompareSwap, MASKED_8, 5),
+            to,
+            first,
+            second,
+            data(8, 1, 0)
+        ]),
+        (Atomic::CompareSwap8(eight), 8, 2)
+    );
+    assert_eq!(
+        decode(&[
+            masked(Opcode::AtomicMaskedFetchAdd, MASKED_4, 4),
+            to,
+            masked_fetch_add_4(1, 2),
+            data(4, 1, 0)
+        ]),
+        (
+            Atomic::FetchAdd4(MaskedFetchAdd4 {
+                add: 1,
+                boundary: 2
+            }),
+            4,
+            1
+        )
+    );
+    assert_eq!(
+        decode(&[
+            masked(Opcode::AtomicMaskedFetchAdd, MASKED_8, 4),
+            to,
+            masked_fetch_add_8(1, 2),
+            data(8, 1, 0)
+        ]),
+        (
+            Atomic::FetchAdd8(MaskedFetchAdd8 {
+                add: 1,
+                boundary: 2
+            }),
+            8,
+            1
+        )
+    );
+}
+
+#[test]
+fn a_wait_names_a_queue_and_an_index() {
+    let bytes = bytes_of(&[head(Opcode::Wait, 2), wait(5, 0x77)]);
+    let wqe = Wqe::decode(&bytes).unwrap();
+    assert_eq!(
+        wqe.wait,
+        Some(Wait {
+            index: 5,
+            cqn: 0x77
+        })
+    );
+    assert_eq!((wqe.data().count(), wqe.wqebbs()), (0, 1));
+    assert!(
+        wqe.to_string()
+            .ends_with("doca_gpunetio_ib_mlx5_wqe_wait_seg\n  max_index: 0x5\n  qpn_cqn: 0x77"),
+        "{wqe}"
+    );
+}
+
+#[test]
+fn a_receive_ends_at_the_terminator_or_at_its_stride() {
+    let list = |receive: Receive<'_>| {
+        receive
+            .data()
+            .map(|p| (p.byte_count, p.key, p.address))
+            .collect::<Vec<_>>()
+    };
+    let bytes = bytes_of(&[data(5, 6, 7), data(8, 9, 10), receive_end(), data(1, 1, 1)]);
+    let receive = Receive::decode(&bytes, false).unwrap();
+    assert_eq!(
+        (list(receive), receive.byte_count(), receive.next),
+        (vec![(5, 6, 7), (8, 9, 10)], 13, None)
+    );
+    let bytes = bytes_of(&[srq_next(0x1234), data(5, 6, 7)]);
+    let receive = Receive::decode(&bytes, true).unwrap();
+    assert_eq!(
+        (list(receive), receive.next.map(|next| next.next)),
+        (vec![(5, 6, 7)], Some(0x1234))
+    );
+    assert!(
+        receive
+            .to_string()
+            .starts_with("receive of 5 bytes\nmlx5_wqe_srq_next_seg\n"),
+        "{receive}"
+    );
+    let bytes = bytes_of(&[receive_end()]);
+    assert_eq!(
+        Receive::decode(&bytes, false).map(|receive| receive.byte_count()),
+        Ok(0)
+    );
+}
+
+#[test]
+fn each_fault_of_a_receive_has_an_error_that_names_it() {
+    assert_eq!(
+        Receive::decode(&[0; 17], false),
+        Err(ReceiveError::Length(17))
+    );
+    assert_eq!(Receive::decode(&[], true), Err(ReceiveError::Length(0)));
+    let inline = bytes_of(&[srq_next(0), data(1, 1, 1), inline_head(4, 0, 0)]);
+    assert_eq!(
+        Receive::decode(&inline, true),
+        Err(ReceiveError::Inline { byte: 32 })
+    );
+    assert_eq!(
+        Receive::decode(&bytes_of(&[[0, 1]]), true),
+        Err(ReceiveError::ReservedNotZero { byte: 8 })
+    );
+    // Behind the terminator nothing is looked at.
+    let bytes = bytes_of(&[receive_end(), inline_head(4, 0, 0)]);
+    assert!(Receive::decode(&bytes, false).is_ok());
 }
 
 #[test]
@@ -297,7 +538,14 @@ proptest! {
     fn any_bytes_are_a_wqe_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..1100), opcode in 0u8..0x30, ds in 0u8..70) {
         let mut bytes = bytes;
         if let Some(first) = bytes.get_mut(..8) {
-            (first[0], first[3], first[7]) = (0, opcode, ds);
+            // Opmods 8 and 9 are the masked atomics', 0 all others'.
+            let opmod = if matches!(opcode, 0x14 | 0x15) { 8 | first[0] & 1 } else { 0 };
+            (first[0], first[3], first[7]) = (opmod, opcode, ds);
+        }
+        for shared in [false, true] {
+            if let Ok(receive) = Receive::decode(&bytes, shared) {
+                prop_assert!(receive.data().count() * 16 <= bytes.len());
+            }
         }
         if let Ok(wqe) = Wqe::decode(&bytes) {
             // What was accepted is consistent: data never leaves the segments that ds declares.

@@ -73,7 +73,13 @@ pub const fn control_head(index: u64, opcode: Opcode, qpn_ds: u32) -> u64 {
     (((index as u16).swap_bytes() as u64) << 8) | same
 }
 
-/// A control segment from its first word, with opmod, signature and stream channel zero.
+/// The first word of a WQE whose opcode has variants, from [`control_head`]'s.
+#[inline(always)]
+pub const fn with_opmod(head: u64, opmod: u8) -> u64 {
+    head | opmod as u64
+}
+
+/// A control segment from its first word, with signature and stream channel zero.
 #[inline(always)]
 pub const fn control(head: u64, flags: u8, immediate: u32) -> Segment {
     // Bytes 8 to 10 are zero, byte 11 is the flags: as a big-endian 32-bit field, just the flags.
@@ -111,6 +117,18 @@ mod tests {
         };
         assert_eq!(Control::parse(&bytes), Ok(parsed));
         assert_eq!(parsed.emit(), bytes);
+    }
+
+    #[test]
+    fn opmod_is_the_first_byte() {
+        let head = with_opmod(
+            control_head(0x1234, Opcode::AtomicMaskedFetchAdd, qpn_ds(7, 4)),
+            9,
+        );
+        assert_eq!(
+            segment_bytes(control(head, 0, 0))[..8],
+            [9, 0x12, 0x34, 0x15, 0, 0, 7, 4]
+        );
     }
 
     #[test]

@@ -3,7 +3,9 @@
 use core::fmt;
 
 use crate::wqe::inline::HEADER;
-use crate::wqe::{Control, DataPointer, INLINE, MAX_DS, Opcode, RemoteAddress, SEGMENT, wqebbs};
+use crate::wqe::{
+    Atomic, Control, DataPointer, INLINE, MAX_DS, Opcode, RemoteAddress, SEGMENT, Wait, wqebbs,
+};
 
 /// A WQE that was found well-formed: every segment that its opcode demands is there, and `ds` covers exactly its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,6 +14,10 @@ pub struct Wqe<'a> {
     pub control: Control,
     /// The remote address, where the opcode has one.
     pub remote: Option<RemoteAddress>,
+    /// The operands of an atomic.
+    pub atomic: Option<Atomic>,
+    /// What a wait is for.
+    pub wait: Option<Wait>,
     data: &'a [u8],
 }
 
@@ -52,19 +58,28 @@ pub enum Error {
     },
     /// `ds` is zero or more than 6 bits hold.
     BadDs(u8),
-    /// The opcode is not one that a WQE of plain segments has.
+    /// The opcode is not one that is understood here.
     UnsupportedOpcode(Opcode),
-    /// `opmod` is not zero, and the opcode has no variants.
+    /// The opcode has no such variant.
     BadOpmod(u8),
     /// The opcode demands a remote address, and `ds` leaves no room for it.
     NoRemoteAddress(Opcode),
-    /// The remote-address segment's reserved bytes are not zero.
+    /// A reserved byte of a remote-address, atomic or wait segment is not zero.
     ReservedNotZero {
         /// Byte of the WQE.
         byte: usize,
     },
+    /// The opcode demands operands, and `ds` leaves no room for them.
+    NoOperands(Opcode),
     /// The opcode demands data, and there is none.
     NoData(Opcode),
+    /// The local buffer of an atomic is not as long as its value.
+    AtomicLength {
+        /// Bytes of the value.
+        needed: u32,
+        /// Bytes of the buffer.
+        found: u64,
+    },
     /// `ds` declares segments behind what the opcode has.
     TooManySegments(Opcode),
     /// The opcode cannot carry inline data.
@@ -88,12 +103,20 @@ impl fmt::Display for Error {
                 "opcode {:#04x} ({opcode:?}) is not supported",
                 opcode.code()
             ),
-            Self::BadOpmod(opmod) => write!(f, "opmod is {opmod:#04x}, not 0"),
+            Self::BadOpmod(opmod) => {
+                write!(f, "opmod is {opmod:#04x}, which the opcode does not have")
+            }
             Self::NoRemoteAddress(opcode) => write!(
                 f,
                 "ds leaves no room for the remote-address segment of {opcode:?}"
             ),
             Self::ReservedNotZero { byte } => write!(f, "reserved byte {byte} is not zero"),
+            Self::NoOperands(opcode) => {
+                write!(f, "ds leaves no room for the operands of {opcode:?}")
+            }
+            Self::AtomicLength { needed, found } => {
+                write!(f, "an atomic of {needed} bytes with a buffer of {found}")
+            }
             Self::NoData(opcode) => write!(f, "{opcode:?} without a data segment"),
             Self::TooManySegments(opcode) => {
                 write!(f, "ds declares more segments than {opcode:?} has")
@@ -125,10 +148,13 @@ impl<'a> Wqe<'a> {
             .get(SEGMENT..needed)
             .ok_or(Error::Short { needed, found })?;
         let opcode = control.opcode;
-        if !opcode.is_plain() {
+        if !opcode.is_supported() {
             return Err(Error::UnsupportedOpcode(opcode));
         }
-        if control.opmod != 0 {
+        let operand_bytes = Atomic::operand_bytes(opcode, control.opmod);
+        if opcode.is_atomic() && operand_bytes.is_none()
+            || !opcode.is_atomic() && control.opmod != 0
+        {
             return Err(Error::BadOpmod(control.opmod));
         }
         let (remote, data) = if opcode.has_remote() {
@@ -146,11 +172,42 @@ impl<'a> Wqe<'a> {
         } else {
             (None, rest)
         };
+        let at = |data: &[u8]| needed - data.len();
+        let (atomic, data) = match operand_bytes {
+            Some(len) => {
+                let (operands, rest) = data
+                    .split_at_checked(len)
+                    .ok_or(Error::NoOperands(opcode))?;
+                let atomic = Atomic::parse(opcode, control.opmod, operands).map_err(|bit| {
+                    bit.map_or(Error::NoOperands(opcode), |bit| Error::ReservedNotZero {
+                        byte: at(data) + (bit / 8) as usize,
+                    })
+                })?;
+                (Some(atomic), rest)
+            }
+            None => (None, data),
+        };
+        let (wait, data) = match opcode {
+            Opcode::Wait => {
+                let wait = Wait::parse(data).map_err(|_| Error::NoOperands(opcode))?;
+                if let Some(bit) = Wait::reserved_nonzero(data) {
+                    return Err(Error::ReservedNotZero {
+                        byte: at(data) + (bit / 8) as usize,
+                    });
+                }
+                (Some(wait), data.get(SEGMENT..).unwrap_or_default())
+            }
+            _ => (None, data),
+        };
         match (opcode, data.len()) {
-            (Opcode::Nop, 0) => {}
-            (Opcode::Nop, _) => return Err(Error::TooManySegments(opcode)),
-            (Opcode::Dump, 0) => return Err(Error::NoData(opcode)),
-            (Opcode::Dump, len) if len > SEGMENT => return Err(Error::TooManySegments(opcode)),
+            (Opcode::Nop | Opcode::Wait, 0) => {}
+            (Opcode::Nop | Opcode::Wait, _) => return Err(Error::TooManySegments(opcode)),
+            (_, 0) if opcode == Opcode::Dump || atomic.is_some() => {
+                return Err(Error::NoData(opcode));
+            }
+            (_, len) if len > SEGMENT && (opcode == Opcode::Dump || atomic.is_some()) => {
+                return Err(Error::TooManySegments(opcode));
+            }
             _ => {}
         }
         let mut segments = DataSegments { rest: data };
@@ -162,11 +219,20 @@ impl<'a> Wqe<'a> {
                 _ => {}
             }
         }
-        Ok(Self {
+        let wqe = Self {
             control,
             remote,
+            atomic,
+            wait,
             data,
-        })
+        };
+        match atomic.map(|atomic| atomic.value_bytes()) {
+            Some(needed) if wqe.byte_count() != needed as u64 => Err(Error::AtomicLength {
+                needed,
+                found: wqe.byte_count(),
+            }),
+            _ => Ok(wqe),
+        }
     }
 
     /// The WQE's data, piece by piece. None at all is a transfer of 0 bytes.
@@ -232,6 +298,25 @@ impl fmt::Display for Wqe<'_> {
             show_segment(f, at, &remote.emit())?;
             write!(f, "{remote}")?;
             at += SEGMENT;
+        }
+        macro_rules! show {
+            ($segment:expr) => {{
+                let bytes = $segment.emit();
+                show_segment(f, at, &bytes)?;
+                write!(f, "{}", $segment)?;
+                at += bytes.len();
+            }};
+        }
+        match &self.atomic {
+            Some(Atomic::Plain(operands)) => show!(operands),
+            Some(Atomic::CompareSwap4(operands)) => show!(operands),
+            Some(Atomic::CompareSwap8(operands)) => show!(operands),
+            Some(Atomic::FetchAdd4(operands)) => show!(operands),
+            Some(Atomic::FetchAdd8(operands)) => show!(operands),
+            None => {}
+        }
+        if let Some(wait) = &self.wait {
+            show!(wait);
         }
         for data in self.data() {
             match data {

@@ -32,8 +32,14 @@ pub const fn inline_segments(len: u32) -> u32 {
     (len + HEADER as u32).div_ceil(SEGMENT as u32)
 }
 
+/// Most bytes of inline data that so many segments hold, header included: the inverse of [`inline_segments`].
+pub const fn inline_room(segments: u32) -> u32 {
+    (segments * SEGMENT as u32).saturating_sub(HEADER as u32)
+}
+
 /// The first segment of `len` bytes of inline data: the header, data bytes 0 to 3 and data bytes 4 to 11, each as a
-/// little-endian load gives them. The bytes behind `len` should be zero; later segments are data alone.
+/// little-endian load gives them. The bytes behind `len` should be zero; later segments are data alone,
+/// as two little-endian loads give them.
 #[inline(always)]
 pub const fn inline_head(len: u32, bytes_0_4: u32, bytes_4_12: u64) -> Segment {
     [
@@ -69,6 +75,10 @@ mod tests {
         let segments = [1, 1, 1, 2, 2, 2, 3, 3, 4];
         for (size, segments) in sizes.into_iter().zip(segments) {
             assert_eq!(inline_segments(size), segments, "{size} bytes");
+            assert!(
+                size <= inline_room(segments) && inline_room(segments - 1) <= size,
+                "{size} bytes"
+            );
         }
         assert_eq!(MAX_INLINE_ONE_WQEBB, 28);
     }

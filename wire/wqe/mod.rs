@@ -1,34 +1,44 @@
-//! Send work queue elements.
+//! Work queue elements.
 //!
 //! Knows: the bytes of each segment, one file a segment, and how segments make a WQE.
 //! Must not know: where a queue lies, what its indices are, who fetches it.
 //!
-//! A WQE is `ds` segments of 16 bytes: control, then remote address for one-sided operations, then data: pointers or inline
-//! bytes. It occupies whole basic blocks (WQEBB) of four segments.
+//! A send WQE is `ds` segments of 16 bytes: control, then remote address for one-sided operations, operands of atomics, then
+//! data: pointers or inline bytes. It occupies whole basic blocks (WQEBB) of four segments. A receive WQE is pointers alone.
 //!
 //! Builders give a segment as [`Segment`]: two words as a little-endian machine stores them, every byte defined (rule
 //! O1), so that device code writes a segment with one 16-byte store. They are branch-free; the byte swaps of values that
 //! stay the same across posts move out of the caller's loop.
 
+mod atomic;
 mod control;
 mod data;
 mod decode;
 mod inline;
 mod opcode;
+mod receive;
 mod remote;
+mod wait;
 
+pub use atomic::{
+    Atomic, AtomicOperands, MASKED_4, MASKED_8, MaskedCompareSwap4, MaskedCompareSwap8,
+    MaskedFetchAdd4, MaskedFetchAdd8, compare_swap, fetch_add, masked_compare_swap_4,
+    masked_compare_swap_8, masked_fetch_add_4, masked_fetch_add_8, masked_sum, masked_swapped,
+};
 pub use control::{
     Control, FENCE, INITIATOR_SMALL_FENCE, MAX_DS, SIGNALLED, SOLICITED, control, control_head,
-    qpn_ds,
+    qpn_ds, with_opmod,
 };
 pub use data::{DataPointer, INVALID_LKEY, MAX_BYTE_COUNT, data};
 pub use decode::{Data, DataSegments, Error, Wqe};
 pub use inline::{
     HEAD_BYTES as INLINE_HEAD_BYTES, INLINE, InlineHeader, MAX_INLINE_ONE_WQEBB, inline_head,
-    inline_segments,
+    inline_room, inline_segments,
 };
 pub use opcode::Opcode;
+pub use receive::{Receive, ReceiveError, SrqNext, receive_end, srq_next};
 pub use remote::{RemoteAddress, remote};
+pub use wait::{Wait, wait};
 
 /// Bytes of a segment.
 pub const SEGMENT: usize = 16;

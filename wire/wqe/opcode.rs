@@ -63,9 +63,21 @@ impl Opcode {
         )
     }
 
-    /// True if control and data segments, with a remote address where [`Self::has_remote`], are all that it has: what
-    /// [`crate::wqe::Wqe::decode`] understands.
-    pub const fn is_plain(self) -> bool {
-        matches!(self, Self::Nop | Self::Dump | Self::RdmaRead) || self.may_inline()
+    /// True of an atomic.
+    pub const fn is_atomic(self) -> bool {
+        matches!(
+            self,
+            Self::AtomicCompareSwap
+                | Self::AtomicFetchAdd
+                | Self::AtomicMaskedCompareSwap
+                | Self::AtomicMaskedFetchAdd
+        )
+    }
+
+    /// True of what [`crate::wqe::Wqe::decode`] understands.
+    pub const fn is_supported(self) -> bool {
+        matches!(self, Self::Nop | Self::Dump | Self::RdmaRead | Self::Wait)
+            || self.may_inline()
+            || self.is_atomic()
     }
 }

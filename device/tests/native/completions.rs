@@ -119,6 +119,20 @@ fn a_flush_where_the_cause_was_is_told_from_the_cause() {
 }
 
 #[test]
+fn what_succeeded_before_an_error_is_known_to_other_threads_too() {
+    let mut queue = Queue::new(8, true, 0);
+    let mut sq = open!(queue, Gpu, Db, Collapsed).unwrap();
+    let mut other = open!(queue, Gpu, Db, Collapsed).unwrap();
+    let tickets = [(); 3].map(|()| sq.post_write(LOCAL, REMOTE, 1).unwrap());
+    queue.complete(1, 1, REQUESTER_ERROR, 0x13, 0x88);
+    assert!(matches!(sq.wait(tickets[1]), Err(Error::Fault(_))));
+    assert_eq!(queue.completed(), 1);
+    // The flush has overwritten the error, from which the other thread could have told.
+    queue.complete(2, 2, REQUESTER_ERROR, 0x05, 0xf9);
+    assert_eq!(other.wait(tickets[0]), Ok(()));
+}
+
+#[test]
 fn an_opcode_that_a_send_cq_does_not_carry_is_recorded() {
     let mut queue = Queue::new(8, true, 0);
     let mut sq = open!(queue, Exclusive, Db, Collapsed).unwrap();

@@ -270,6 +270,47 @@ fn a_turn_that_never_comes_ends_in_a_latch() {
 }
 
 #[test]
+fn a_reservation_is_published_in_its_turn_only() {
+    let mut queue = Queue::new(8, true, 0);
+    let mut first = open!(queue, Gpu, Db, Collapsed).unwrap();
+    let mut second = open!(queue, Gpu, Db, Collapsed).unwrap();
+    let len = first.length(1).unwrap();
+    let earlier = first.try_reserve(1).unwrap();
+    let later = second.try_reserve(1).unwrap();
+    let filled = second.slot(&later, 0).unwrap().write(LOCAL, REMOTE, len);
+    second.set_deadline(DEADLINE_NS);
+    let Err(Error::Fault(state)) = second.publish(later, filled) else {
+        panic!("its predecessor has not published");
+    };
+    assert_eq!((state.cause(), state.index()), (FaultCause::Abandoned, 1));
+    assert_eq!((queue.doorbell(), queue.turn()), ([0; 8], 0));
+    drop(earlier);
+}
+
+#[test]
+fn an_exclusive_reservation_is_void_after_the_next_post() {
+    let mut queue = Queue::new(8, true, 0);
+    let mut sq = open!(queue, Exclusive, Db, Collapsed).unwrap();
+    let len = sq.length(1).unwrap();
+    let [dropped, first, second] = [(); 3].map(|()| sq.try_reserve(1).unwrap());
+    drop(dropped);
+    let fill = |slot: Option<warpverbs_device::Slot>| slot.unwrap().write(LOCAL, REMOTE, len);
+    let (a, b) = (fill(sq.slot(&first, 0)), fill(sq.slot(&second, 0)));
+    assert_eq!(sq.publish(second, b).unwrap().index(), 1);
+    assert!(sq.slot(&first, 0).is_none());
+    assert_eq!(sq.publish(first, a), Err(Error::InvalidArgument));
+    assert_eq!(queue.dbr(), [0, 0, 0, 1]);
+    // A reservation that a post overtook would ring for a WQE that was never written.
+    let third = sq.try_reserve(1).unwrap();
+    let c = fill(sq.slot(&third, 0));
+    sq.post_write(LOCAL, REMOTE, 1).unwrap();
+    assert_eq!(sq.publish(third, c), Err(Error::InvalidArgument));
+    assert_eq!(queue.dbr(), [0, 0, 0, 2]);
+    drop(sq);
+    assert_eq!((queue.reserved(), queue.turn()), (2, 2));
+}
+
+#[test]
 fn lengths_at_their_ends() {
     let mut queue = Queue::new(8, true, 40).with(|handle| handle.log_max_message = 20);
     let mut sq = open!(queue, Exclusive, Db, Collapsed).unwrap();
@@ -317,6 +358,20 @@ fn stop_is_seen_at_every_64th_index_and_stays() {
     assert_eq!(sq.post_write(LOCAL, REMOTE, 1).unwrap().index(), 65);
     assert_eq!(sq.post_write(LOCAL, REMOTE, 1), Err(Error::Stopped));
     assert_eq!((queue.reserved(), queue.turn()), (65, 65));
+}
+
+#[test]
+fn stop_is_seen_by_a_post_that_only_covers_a_64th_index() {
+    // One WQE, then two, so that index 64 is the second of a post.
+    let mut queue = Queue::new(256, true, 62);
+    let mut sq = open!(queue, Exclusive, Db, Collapsed).unwrap();
+    queue.set_stop();
+    assert!(sq.post_write(LOCAL, REMOTE, 1).is_ok());
+    let one = sq.length(1).unwrap();
+    assert_eq!(
+        sq.submit(2, |_, slot| slot.write(LOCAL, REMOTE, one)),
+        Err(Error::Stopped)
+    );
 }
 
 #[test]

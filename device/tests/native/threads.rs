@@ -31,7 +31,9 @@ fn nic(queue: &Queue, first: u64, done: &AtomicBool) -> HashSet<u64> {
         let rung = u16::from_be_bytes([doorbell[1], doorbell[2]]).wrapping_add(1);
         let ahead = rung.wrapping_sub(next as u16);
         assert!(ahead < 1 << 15, "the doorbell moved backwards");
-        let record = u16::from_be_bytes([queue.dbr()[2], queue.dbr()[3]]);
+        // One load: bytes of two would be of two records.
+        let dbr = queue.dbr();
+        let record = u16::from_be_bytes([dbr[2], dbr[3]]);
         assert!(
             record.wrapping_sub(last_record) < 1 << 15,
             "the record moved backwards"

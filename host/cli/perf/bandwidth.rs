@@ -58,7 +58,7 @@ pub(crate) fn run(plan: &Plan, session: &Session) -> Result<Outcome, Failure> {
         &local,
         &remote.remote(),
     )?;
-    let ran = session.wait(plan, &mut run, &near)?;
+    let ran = session.wait(plan, &mut run)?;
     Ok(Outcome::ended(
         &ran,
         data::difference("destination", &to.to_vec()?, &sent),

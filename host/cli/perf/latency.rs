@@ -67,7 +67,7 @@ pub(crate) fn run(plan: &Plan, session: &Session) -> Result<Outcome, Failure> {
         ..Latency::default()
     }
     .launch(&session.module, &session.stream, [of(0), of(1)])?;
-    let ran = session.wait(plan, &mut run, &qps)?;
+    let ran = session.wait(plan, &mut run)?;
 
     let mut difference = None;
     for (at, place) in [

@@ -14,6 +14,7 @@ use std::time::Instant;
 
 use crate::args::{PerfArgs, Test};
 use crate::failure::Failure;
+use crate::output;
 use plan::Plan;
 use report::{Outcome, Report};
 use session::Session;
@@ -36,13 +37,15 @@ pub(crate) fn run(args: &PerfArgs) -> Result<(), Failure> {
     let (nic, gpu) = (session.nic_name(), session.gpu_name());
     let findings = session.close();
     let report = Report::new(&plan, nic, gpu, outcome, findings, seconds);
-    if args.json {
-        println!("{}", report.json()?);
+    let text = if args.json {
+        report.json()? + "\n"
     } else {
-        print!("{}", report.table());
-    }
+        report.table()
+    };
+    // Of a run that failed and a report that cannot be written, the former is what to say.
+    let written = output::result(&text);
     match report.failure() {
-        None => Ok(()),
+        None => written,
         Some(what) => Err(Failure::Run(what)),
     }
 }

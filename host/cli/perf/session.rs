@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 use warpverbs::driver::sim::{self, World};
 use warpverbs::{
-    Context, ErrorKind, ExportedQp, GpuContext, Module, Pd, QpConfig, QueuePair, Run, RunReport,
-    Stream,
+    Context, ErrorKind, GpuContext, Module, Pd, QpConfig, QueuePair, Run, RunReport, Stream,
 };
 
 use super::plan::Plan;
@@ -85,12 +84,7 @@ impl Session {
     }
 
     /// Waits for a run, with a progress bar on a terminal, and gives up when nothing completes any more.
-    pub(crate) fn wait(
-        &self,
-        plan: &Plan,
-        run: &mut Run,
-        qps: &[ExportedQp],
-    ) -> Result<RunReport, Failure> {
+    pub(crate) fn wait(&self, plan: &Plan, run: &mut Run) -> Result<RunReport, Failure> {
         let bar = if plan.progress && std::io::stderr().is_terminal() {
             let style = ProgressStyle::with_template("{bar:40} {pos}/{len} operations, {eta} left");
             ProgressBar::new(plan.operations())
@@ -105,9 +99,16 @@ impl Session {
                 Err(error) if error.kind() == ErrorKind::Timeout => {}
                 Err(error) => return Err(error.into()),
             }
-            let mut completed = 0;
-            for qp in qps {
-                completed += qp.progress()?.completed;
+            // Not from the handles: the owner of an exclusive queue keeps its indices in registers until it ends.
+            let completed = self.world.nic_stats().cqes;
+            // A thread may end with one work request of its own, to settle its reads.
+            let most = plan.operations() + u64::from(plan.threads);
+            if completed > most {
+                run.stop()?;
+                return Err(Failure::Run(format!(
+                    "{completed} operations completed where {} were asked for: the kernel does not stop",
+                    plan.operations()
+                )));
             }
             if completed != bar.position() {
                 bar.set_position(completed);

@@ -302,3 +302,46 @@ fn no_segment_store_can_be_left_out() {
         assert!(failed, "line {}: {}", store + 1, lines[store]);
     }
 }
+
+#[test]
+fn a_kernel_that_posts_more_than_it_was_asked_to_is_stopped() {
+    let text = fs::read_to_string(committed_ptx()).unwrap();
+    // `iters` is loaded from where version and number of QPs stand: some 2^32.
+    let endless = text.replace("[wv_write_bw_param_0+56]", "[wv_write_bw_param_0+0]");
+    assert_ne!(endless, text);
+    let file = Scratch::new("endless.ptx", &endless);
+    let (code, run) = perf(&format!("write-bw --iters 10 --ptx {}", file.path()));
+    assert_eq!(code, 1);
+    assert_eq!(run["verified"], false);
+    assert!(
+        run["messages"][0]
+            .as_str()
+            .unwrap()
+            .contains("10 were asked for"),
+        "{run}"
+    );
+}
+
+/// Standard output that takes nothing: a pipe whose reader left, as under `head`.
+#[cfg(unix)]
+#[test]
+fn output_that_cannot_be_written_is_one_line_and_exit_code_1() {
+    for args in [
+        "perf write-bw --iters 10",
+        "perf write-bw --iters 10 --json",
+        "ptx list",
+        "--help",
+    ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = Command::new(env!("CARGO_BIN_EXE_warpverbs"))
+            .args(args.split_whitespace())
+            .stdout(writer)
+            .output()
+            .unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{args}: {said}");
+        assert_eq!(said.lines().count(), 1, "{args}: {said}");
+        assert!(said.contains("standard output"), "{args}: {said}");
+    }
+}

@@ -56,8 +56,11 @@ impl SimGpu {
         }
     }
 
-    /// Everything that was handed out and not taken back, one line each.
+    /// Everything that was handed out and not taken back, one line each. What a dead context had is gone with it.
     pub(super) fn live(&self) -> Vec<String> {
+        if !self.is_alive() {
+            return Vec::new();
+        }
         self.handed_out()
             .keys()
             .map(|(kind, id)| format!("GPU {kind:?} {id:#x}"))

@@ -24,6 +24,9 @@ use crate::driver::{
 
 type Result<T> = std::result::Result<T, DriverError>;
 
+/// Steps that the devices may take while a call of the CPU travels.
+const QUANTUM: u64 = 1 << 16;
+
 /// A simulated NIC.
 pub(super) struct SimNic {
     model: Arc<Mutex<NicModel>>,
@@ -106,10 +109,12 @@ impl SimNic {
     ) -> Result<(DmaRange, Option<Window>)> {
         match region {
             MemoryRegion::Address { addr, len } => {
-                if len == 0 || addr.checked_add(len).is_none() {
+                // As the kernel pins what is registered, pages of user space only: 47 bits of address, page 0 left out.
+                let last = addr.checked_add(len).filter(|end| *end <= 1 << 47);
+                if len == 0 || addr < 4096 || last.is_none() {
                     return Err(invalid(
                         call,
-                        format!("{len} bytes at {addr:#x} are no range"),
+                        format!("{len} bytes at {addr:#x} are no memory of this process"),
                     ));
                 }
                 // SAFETY: `HostWindows::open` demands that until it is closed
@@ -226,6 +231,8 @@ impl Nic for SimNic {
 
     fn query(&self, object: NicHandle, input: &[u8], output: &mut [u8]) -> Result<()> {
         self.object("obj_query", object)?;
+        // Whoever asks in a loop waits for the NIC to get somewhere.
+        self.bus.lock().run_devices(QUANTUM);
         self.execute("obj_query", input, output)
     }
 
@@ -371,6 +378,19 @@ impl Nic for SimNic {
                 .map_err(|error| from_model(CALL, &error)),
             _ => Err(invalid(CALL, "not a doorbell page".into())),
         })
+    }
+
+    fn ring_doorbell(&self, uar: NicHandle, value: [u8; 8]) -> Result<()> {
+        const CALL: &str = "ring_doorbell";
+        let Object::Uar(page) = self.object(CALL, uar)? else {
+            return Err(invalid(CALL, "not a doorbell page".into()));
+        };
+        let register = u64::from(page) * doorbell::UAR_PAGE as u64 + doorbell::REGISTER as u64;
+        let mut bus = self.bus.lock();
+        bus.mmio_write(self.bar + register, &value)
+            .map_err(|fault| invalid(CALL, fault.to_string()))?;
+        bus.run_devices(QUANTUM);
+        Ok(())
     }
 
     fn query_eqn(&self, vector: u32) -> Result<u32> {

@@ -39,15 +39,26 @@ pub(super) enum Path {
     HostMemory,
 }
 
-/// The slots of a device's queue: its reads, and its writes by path.
+/// What a device's queue writes, and what it releases by that, on each path.
 #[derive(Debug)]
 struct Paths {
-    gpu: u32,
-    host: u32,
-    /// Last epochs of each whose writes are known to have arrived.
-    pushed: [u32; 2],
-    /// What is known of all other agents: the same for many writes.
-    others: Option<Arc<Clock>>,
+    /// Slots that the writes count to.
+    slots: [u32; 2],
+    /// What happens before a write on the path, for whoever reads that.
+    released: [Clock; 2],
+    /// The same, shared by many messages until it changes.
+    shared: [Option<Arc<Clock>>; 2],
+}
+
+impl Paths {
+    fn learn(&mut self, join: impl Fn(Path, &mut Clock)) {
+        for path in [Path::GpuMemory, Path::HostMemory] {
+            if let Some(clock) = self.released.get_mut(path as usize) {
+                join(path, clock);
+            }
+        }
+        self.shared = [None, None];
+    }
 }
 
 /// An agent.
@@ -148,7 +159,7 @@ impl AgentState {
     fn learn(&mut self, snapshot: &Snapshot) {
         snapshot.join_into(&mut self.clock);
         if let Some(paths) = &mut self.paths {
-            paths.others = None;
+            paths.learn(|_, clock| snapshot.join_into(clock));
         }
     }
 
@@ -265,10 +276,9 @@ impl Agents {
         state.clock.set(gpu, 1);
         state.clock.set(host, 1);
         state.paths = Some(Paths {
-            gpu,
-            host,
-            pushed: [0; 2],
-            others: None,
+            slots: [gpu, host],
+            released: Default::default(),
+            shared: Default::default(),
         });
         self.put(state);
         self.contexts.insert((device, context), slot);
@@ -530,23 +540,21 @@ impl Agents {
         let Some(paths) = &mut state.paths else {
             return (slot, reads, Some(state.release()));
         };
-        let (own, other, pushed) = match path {
-            Path::GpuMemory => (paths.gpu, paths.host, paths.pushed[1]),
-            Path::HostMemory => (paths.host, paths.gpu, paths.pushed[0]),
-        };
+        let at = path as usize;
+        let own = paths.slots.get(at).copied().unwrap_or(slot);
         let epoch = state.clock.get(own);
         if relaxed {
             return (own, epoch, None);
         }
-        let others = paths.others.get_or_insert_with(|| {
-            let mut clock = state.clock.clone();
-            for own in [slot, own, other] {
-                clock.set(own, 0);
-            }
-            Arc::new(clock)
-        });
-        let later = vec![(slot, reads), (own, epoch), (other, pushed)];
-        let snapshot = Snapshot::new(others.clone(), later, Some((own, epoch)));
+        let known = paths.shared.get(at).cloned().flatten();
+        let base =
+            known.unwrap_or_else(|| Arc::new(paths.released.get(at).cloned().unwrap_or_default()));
+        if let Some(shared) = paths.shared.get_mut(at) {
+            *shared = Some(base.clone());
+        }
+        // What this queue read before, and wrote on the path before.
+        let later = vec![(slot, reads), (own, epoch)];
+        let snapshot = Snapshot::new(base, later, Some((own, epoch)));
         state.clock.set(own, epoch + 1);
         state.clock.set(slot, reads + 1);
         (own, epoch, Some(Arc::new(snapshot)))
@@ -557,9 +565,58 @@ impl Agents {
         if let Some(state) = self.get_mut(slot)
             && let Some(paths) = &mut state.paths
         {
-            match path {
-                Path::GpuMemory => paths.pushed[0] = state.clock.get(paths.gpu),
-                Path::HostMemory => paths.pushed[1] = state.clock.get(paths.host),
+            let at = path as usize;
+            let own = paths.slots.get(at).copied().unwrap_or(slot);
+            let epoch = state.clock.get(own);
+            let mut pushed = paths.released.get(at).cloned().unwrap_or_default();
+            pushed.set(own, epoch);
+            paths.learn(|other, clock| {
+                if other != path {
+                    clock.join(&pushed);
+                }
+            });
+        }
+    }
+
+    /// A queue has heard from its peer: what the peer did happens before what it does now. The peer's clock is taken as it
+    /// is now, not as it was when the peer sent; what the peer did since is little.
+    pub(super) fn follow(&mut self, device: u16, context: u32, peer: u32, here: bool) {
+        let is_peer = |(of, number): &(u16, u32)| *number == peer && (*of == device) == here;
+        let peers: Vec<u32> = self
+            .contexts
+            .iter()
+            .filter(|(key, _)| is_peer(key))
+            .map(|(_, slot)| *slot)
+            .collect();
+        let slot = self.slot(Agent::Device(device), context);
+        for peer in peers.into_iter().filter(|peer| *peer != slot) {
+            let Some(state) = self.get_mut(peer) else {
+                continue;
+            };
+            let (known, reads) = (state.clock.clone(), state.epoch());
+            let Some(paths) = &state.paths else { continue };
+            let slots = paths.slots;
+            let released = [0, 1].map(|at: usize| {
+                let mut clock = paths.released.get(at).cloned().unwrap_or_default();
+                clock.set(peer, reads);
+                if let Some(own) = slots.get(at) {
+                    clock.set(*own, known.get(*own));
+                }
+                clock
+            });
+            // Its epochs end here, so that nothing that it does later is covered.
+            for own in [peer, slots[0], slots[1]] {
+                state.clock.set(own, known.get(own) + 1);
+            }
+            if let Some(state) = self.get_mut(slot) {
+                state.clock.join(&known);
+                if let Some(paths) = &mut state.paths {
+                    paths.learn(|path, clock| {
+                        if let Some(theirs) = released.get(path as usize) {
+                            clock.join(theirs);
+                        }
+                    });
+                }
             }
         }
     }

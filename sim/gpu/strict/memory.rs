@@ -860,6 +860,10 @@ impl Memory for StrictMemory {
         Some(store.posted)
     }
 
+    fn follow(&mut self, device: u16, context: u32, peer: u32, here: bool) {
+        self.agents.follow(device, context, peer, here);
+    }
+
     fn refused(&mut self, posted: Posted, fault: &Fault) {
         let later = Party {
             actor: warpverbs_sim_bus::Actor::Device {

@@ -61,8 +61,10 @@ pub(super) fn create(
             local_write: mkc.lw,
             remote_read: mkc.rr,
             remote_write: mkc.rw,
+            remote_atomic: mkc.a,
             relaxed_ordering: mkc.relaxed_ordering_write,
         },
+        invalidated: false,
         uses: uses.clone(),
     };
     let mkey_index = model

@@ -17,6 +17,7 @@ use warpverbs_wire::prm::{
 
 use crate::model::NicModel;
 use crate::syndrome::{Check, CommandError};
+use crate::trace::Event;
 
 /// What a handler gets: the whole input mailbox, and the uid of its header.
 struct Input<'a> {
@@ -81,6 +82,13 @@ impl NicModel {
             }),
         };
         self.stats.commands += 1;
+        self.note(Event::Command {
+            opcode: result.map_or_else(
+                |error| error.opcode,
+                |()| Request::parse(input).map_or(0, |request| request.opcode),
+            ),
+            status: result.map_or_else(|error| error.status(), |()| 0),
+        });
         if let Err(error) = result {
             self.stats.refused_commands += 1;
             output.fill(0);

@@ -6,7 +6,8 @@ use warpverbs_wire::prm::{create_qp, destroy_qp, query_qp};
 use super::require;
 use crate::model::NicModel;
 use crate::objects::{ObjectId, ObjectKind};
-use crate::qp::{DBR_BYTES, Qp, WQEBB_BYTES};
+use crate::qp::{DBR_BYTES, Qp, QpMemory, WQEBB_BYTES};
+use crate::receive::ReceiveQueue;
 use crate::syndrome::Check;
 
 pub(super) fn create(
@@ -28,7 +29,10 @@ pub(super) fn create(
         Check::QpTimestamp,
     )?;
     require(qpc.send_dbr_mode == SendDbrMode::Dbr, Check::QpDbrMode)?;
-    require(qpc.rq_type == RqType::ZeroSize, Check::QpRqType)?;
+    require(
+        matches!(qpc.rq_type, RqType::ZeroSize | RqType::Regular),
+        Check::QpRqType,
+    )?;
     require(!qpc.no_sq, Check::QpNoSq)?;
     require(
         qpc.log_sq_size <= model.config().log_max_sq_depth(),
@@ -51,8 +55,14 @@ pub(super) fn create(
         umem.is_queue_offset(request.wq_umem_offset),
         Check::QpUmemOffset,
     )?;
-    let ring = umem
-        .at(request.wq_umem_offset, WQEBB_BYTES << qpc.log_sq_size)
+    // The receive queue comes first, then the send queue at its own alignment (rdma-core `mlx5_calc_wq_size`; the
+    // alignment assumed).
+    let receives = ReceiveQueue::bytes_of_qp(&qpc).next_multiple_of(WQEBB_BYTES);
+    let rings = umem
+        .at(
+            request.wq_umem_offset,
+            receives + (WQEBB_BYTES << qpc.log_sq_size),
+        )
         .ok_or(Check::QpUmemBounds)?;
     require(qpc.dbr_umem_valid, Check::QpNoDbrUmem)?;
     let dbr_umem = model
@@ -75,8 +85,11 @@ pub(super) fn create(
     let qp = Qp::new(
         uid,
         qpc,
-        ring,
-        dbr,
+        QpMemory {
+            ring: rings + receives,
+            receives: rings,
+            dbr,
+        },
         uses.clone(),
         model.config().first_index,
     );
@@ -118,8 +131,18 @@ pub(super) fn query(
     Ok(query_qp::Out {
         qpc: Qpc {
             state: qp.state,
-            next_send_psn: qp.send_psn,
-            next_rcv_psn: qp.receive_psn,
+            next_send_psn: qp.send_psn().get(),
+            next_rcv_psn: qp.responder.expected.get(),
+            last_acked_psn: qp.requester.oldest.get(),
+            rmsn: qp.responder.msn,
+            hw_rq_counter: qp
+                .receives
+                .as_ref()
+                .map_or(0, |queue| queue.consumer as u32),
+            sw_rq_counter: qp
+                .receives
+                .as_ref()
+                .map_or(0, |queue| queue.producer as u32),
             hw_sq_wqebb_counter: qp.indices.consumer as u16,
             sw_sq_wqebb_counter: qp.indices.producer as u16,
             ..qp.context

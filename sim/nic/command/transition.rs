@@ -2,13 +2,15 @@
 //!
 //! Required fields are always taken, optional ones where `opt_param_mask` names them (Linux mlx5 qp.c, `opt_mask`).
 
-use warpverbs_wire::prm::qpc::{OptParam, PathMigration, QpState, Qpc};
+use warpverbs_wire::prm::qpc::{AtomicMode, OptParam, PathMigration, QpState, Qpc};
 use warpverbs_wire::prm::{init2rtr_qp, qp_2err, qp_2rst, rst2init_qp, rtr2rts_qp};
+use warpverbs_wire::roce::Psn;
 
 use super::qp::{find, find_mut};
 use super::require;
 use crate::config::{LOG_MAX_READS, LinkLayer, NicConfig, PKEYS, PORTS};
 use crate::model::NicModel;
+use crate::packet::Path;
 use crate::syndrome::Check;
 
 const RIGHTS: u32 = OptParam::RRE | OptParam::RWE | OptParam::RAE;
@@ -35,14 +37,15 @@ pub(super) fn rst2init(
     )?;
     require((1..=PORTS).contains(&path.vhca_port_num), Check::Port)?;
     require(path.pkey_index < PKEYS, Check::PkeyIndex)?;
-    require(!given.rae, Check::RemoteAtomic)?;
+    require(is_atomic_mode(&given), Check::AtomicMode)?;
     let qp = find_mut(model, uid, request.qpn)?;
     let context = &mut qp.context;
     context.pm_state = given.pm_state;
     context.primary_address_path.vhca_port_num = path.vhca_port_num;
     context.primary_address_path.pkey_index = path.pkey_index;
     context.counter_set_id = given.counter_set_id;
-    (context.rre, context.rwe) = (given.rre, given.rwe);
+    (context.rre, context.rwe, context.rae) = (given.rre, given.rwe, given.rae);
+    context.atomic_mode = given.atomic_mode;
     qp.state = QpState::Init;
     Ok(rst2init_qp::Out::default())
 }
@@ -75,7 +78,6 @@ pub(super) fn init2rtr(
     require(path.pkey_index < PKEYS, Check::PkeyIndex)?;
     require(has_source(config, &given), Check::GidIndex)?;
     require(has_destination(config, &given), Check::RemoteAddress)?;
-    let loops_back = reaches_itself(config, &given);
     let rights = rights(request.opt_param_mask, &given)?;
     let qp = find_mut(model, uid, request.qpn)?;
     let context = &mut qp.context;
@@ -98,9 +100,11 @@ pub(super) fn init2rtr(
     context.log_rra_max = given.log_rra_max;
     context.min_rnr_nak = given.min_rnr_nak;
     rights.apply(context);
-    qp.loops_back = loops_back;
-    qp.receive_psn = given.next_rcv_psn;
+    let context = *context;
+    qp.responder.expected = Psn::new(given.next_rcv_psn);
     qp.state = QpState::Rtr;
+    let path = Path::new(model.config(), request.qpn, &context);
+    find_mut(model, uid, request.qpn)?.path = path;
     Ok(init2rtr_qp::Out::default())
 }
 
@@ -137,7 +141,7 @@ pub(super) fn rtr2rts(
         context.min_rnr_nak = given.min_rnr_nak;
     }
     rights.apply(context);
-    qp.send_psn = given.next_send_psn;
+    qp.requester.start(&qp.context);
     qp.state = QpState::Rts;
     Ok(rtr2rts_qp::Out::default())
 }
@@ -172,21 +176,35 @@ pub(super) fn to_reset(
 struct RemoteRights {
     read: Option<bool>,
     write: Option<bool>,
+    atomic: Option<(bool, AtomicMode)>,
 }
 
 impl RemoteRights {
     fn apply(&self, context: &mut Qpc) {
         context.rre = self.read.unwrap_or(context.rre);
         context.rwe = self.write.unwrap_or(context.rwe);
+        if let Some((allowed, mode)) = self.atomic {
+            (context.rae, context.atomic_mode) = (allowed, mode);
+        }
     }
 }
 
 fn rights(mask: u32, given: &Qpc) -> Result<RemoteRights, Check> {
-    require(mask & OptParam::RAE == 0 || !given.rae, Check::RemoteAtomic)?;
+    let atomic = mask & OptParam::RAE != 0;
+    require(!atomic || is_atomic_mode(given), Check::AtomicMode)?;
     Ok(RemoteRights {
         read: (mask & OptParam::RRE != 0).then_some(given.rre),
         write: (mask & OptParam::RWE != 0).then_some(given.rwe),
+        atomic: atomic.then_some((given.rae, given.atomic_mode)),
     })
+}
+
+fn is_atomic_mode(given: &Qpc) -> bool {
+    !given.rae
+        || matches!(
+            given.atomic_mode,
+            AtomicMode::IbSpec | AtomicMode::Only8 | AtomicMode::UpTo8
+        )
 }
 
 /// True if packets carry GIDs.
@@ -204,16 +222,5 @@ fn has_destination(config: &NicConfig, given: &Qpc) -> bool {
     match config.link_layer {
         LinkLayer::Ethernet => path.rgid_rip != [0; 16] && path.rmac != [0; 6],
         LinkLayer::InfiniBand => path.rlid != 0 || path.grh,
-    }
-}
-
-/// True if the path ends at this NIC: its peer is found here. Others are not reached (no wire is modelled yet).
-fn reaches_itself(config: &NicConfig, given: &Qpc) -> bool {
-    let path = &given.primary_address_path;
-    match config.link_layer {
-        LinkLayer::Ethernet => config.owns_gid(path.rgid_rip) && path.rmac == config.mac,
-        LinkLayer::InfiniBand => {
-            path.rlid == config.lid || (path.grh && config.owns_gid(path.rgid_rip))
-        }
     }
 }

@@ -255,7 +255,7 @@ const CASES: &[Case] = &[
     (Check::QpNoSq, |rig| qp(rig, |r| r.qpc.no_sq = true)),
     (Check::QpSqSize, |rig| qp(rig, |r| r.qpc.log_sq_size = 15)),
     (Check::QpRqType, |rig| {
-        qp(rig, |r| r.qpc.rq_type = RqType::Regular)
+        qp(rig, |r| r.qpc.rq_type = RqType::Shared)
     }),
     (Check::QpUar, |rig| qp(rig, |r| r.qpc.uar_page = 0)),
     (Check::QpPageOffset, |rig| {
@@ -291,7 +291,10 @@ const CASES: &[Case] = &[
     }),
     (Check::QpReservedKey, |rig| qp(rig, |r| r.qpc.rlky = true)),
     (Check::QpNotFound, |_| {
-        mailbox(query_qp::In { qpn: NO_OBJECT })
+        mailbox(query_qp::In {
+            qpn: NO_OBJECT,
+            ..Default::default()
+        })
     }),
     (Check::QpNotFound, |rig| {
         let qpn = fresh_qp(rig);
@@ -299,7 +302,10 @@ const CASES: &[Case] = &[
         mailbox(destroy_qp::In { qpn })
     }),
     (Check::QpUid, |rig| {
-        with_uid(mailbox(query_qp::In { qpn: fresh_qp(rig) }))
+        with_uid(mailbox(query_qp::In {
+            qpn: fresh_qp(rig),
+            ..Default::default()
+        }))
     }),
     (Check::QpUid, |rig| with_uid(rst2init(rig, |_| {}))),
     (Check::InitState, |rig| {
@@ -340,10 +346,8 @@ const CASES: &[Case] = &[
     (Check::PkeyIndex, |rig| {
         init2rtr(rig, |r| r.qpc.primary_address_path.pkey_index = 128)
     }),
-    (Check::RemoteAtomic, |rig| {
-        rst2init(rig, |r| r.qpc.rae = true)
-    }),
-    (Check::RemoteAtomic, |rig| {
+    (Check::AtomicMode, |rig| rst2init(rig, |r| r.qpc.rae = true)),
+    (Check::AtomicMode, |rig| {
         init2rtr(rig, |r| {
             (r.opt_param_mask, r.qpc.rae) = (OptParam::RAE, true)
         })
@@ -491,7 +495,7 @@ fn capabilities_say_what_the_checks_enforce() {
         ),
         (15, 30, 1, 1, PortType::Ethernet)
     );
-    assert!(caps.rc && caps.cq_oi && caps.roce && !caps.atomic && !caps.bf);
+    assert!(caps.rc && caps.cq_oi && caps.roce && caps.atomic && !caps.bf);
     assert!(
         !rig.command(Query::<GeneralCaps2>::new())
             .unwrap()
@@ -505,7 +509,12 @@ fn capabilities_say_what_the_checks_enforce() {
     );
     assert_eq!(
         rig.command(Query::<AtomicCaps>::new()).unwrap(),
-        AtomicCaps::default()
+        AtomicCaps {
+            atomic_req_8b_endianness_mode: 1,
+            atomic_operations: 0b1111,
+            atomic_size_qp: 0b1100,
+            ..AtomicCaps::default()
+        }
     );
     // The largest values are those in effect.
     let (input, output) = with_op_mod(mailbox(Query::<GeneralCaps>::new()), 0);

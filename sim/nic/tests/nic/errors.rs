@@ -332,17 +332,14 @@ fn a_missing_peer_exhausts_the_retries() {
 
 #[test]
 fn a_peer_that_comes_in_time_answers_a_retry() {
-    let rig = Rig::with(NicConfig {
-        steps_per_retry: 10_000,
-        ..NicConfig::default()
-    });
+    let rig = Rig::new();
     let mut cq = rig.cq(4);
     let (mut a, b) = (rig.qp(&cq, 4), rig.qp(&cq, 4));
     let mr = rig.mr(64, ALL_RIGHTS);
     rig.to_rts(a.qpn, b.qpn);
     a.write(&rig, mr.piece(0, 8), mr.piece(8, 8));
     a.ring(&rig);
-    for _ in 0..1000 {
+    for _ in 0..400 {
         assert_eq!(
             rig.bus.lock().step_device(0),
             warpverbs_sim_bus::Step::Progress
@@ -379,19 +376,6 @@ fn wqes_that_are_not_the_one_due_are_named() {
     assert_eq!(stale(3, 0x7e), (local, vec!["wqe-malformed"]));
     assert_eq!(stale(3, 0x08), (local, vec!["wqe-malformed"]));
     assert_eq!(stale(0, 1), (local, vec!["wqe-malformed"]));
-}
-
-#[test]
-fn a_send_needs_a_receive_queue_that_no_peer_has() {
-    let rig = Rig::new();
-    let mut cq = rig.cq(4);
-    let (mut a, _b) = rig.pair(&cq, 4);
-    let mr = rig.mr(64, ALL_RIGHTS);
-    a.post(&rig, Opcode::Send, SIGNALLED, &mr.piece(0, 8).local());
-    a.ring(&rig);
-    rig.run();
-    assert_eq!(cq.error(&rig), (0x02, 0x68, 0));
-    assert_eq!(rig.take_findings(), ["wqe-malformed"]);
 }
 
 #[test]

@@ -9,4 +9,6 @@ mod formats;
 mod objects;
 mod properties;
 mod rig;
+mod semantics;
 mod transfers;
+mod transport;

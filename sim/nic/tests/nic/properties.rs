@@ -4,7 +4,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use warpverbs_sim_nic::NicConfig;
 use warpverbs_wire::prm::Command;
-use warpverbs_wire::wqe::{Opcode, SIGNALLED};
+use warpverbs_wire::wqe::{FENCE, Opcode, SIGNALLED};
 
 use crate::rig::{ALL_RIGHTS, Rig, inline, pattern};
 
@@ -109,12 +109,18 @@ proptest! {
             let index = match kind {
                 0 => {
                     there[to..to + n].copy_from_slice(&here[from..from + n]);
-                    a.write(&rig, local.piece(from as u64, len + 1), remote.piece(to as u64, len + 1))
+                    // Without the fence it may overtake READs before it (IBA 10.8.3.3).
+                    let segments = [
+                        remote.piece(to as u64, len + 1).remote(),
+                        local.piece(from as u64, len + 1).local(),
+                    ]
+                    .concat();
+                    a.post(&rig, Opcode::RdmaWrite, SIGNALLED | FENCE, &segments)
                 }
                 1 => {
                     there[to..to + small.len()].copy_from_slice(&small);
                     let segments = [remote.piece(to as u64, 0).remote(), inline(&small)].concat();
-                    a.post(&rig, Opcode::RdmaWrite, SIGNALLED, &segments)
+                    a.post(&rig, Opcode::RdmaWrite, SIGNALLED | FENCE, &segments)
                 }
                 2 => {
                     here[from..from + n].copy_from_slice(&there[to..to + n]);

@@ -7,19 +7,23 @@ use warpverbs_sim_bus::{
     bar_base,
 };
 use warpverbs_sim_nic::{
-    CommandError, DmaRange, FindingKind, MrKeys, NicConfig, NicModel, UarKind, access,
+    Cable, CablePlan, CommandError, DmaRange, FindingKind, MrKeys, NicConfig, NicModel, UarKind,
+    access,
 };
 use warpverbs_wire::cqe::{Completion, Cqe, CqeOpcode, ErrorCqe, is_new};
-use warpverbs_wire::doorbell::{DBR_SEND, cq_dbr_word, dbr_word, doorbell};
+use warpverbs_wire::doorbell::{DBR_RECEIVE, DBR_SEND, cq_dbr_word, dbr_word, doorbell};
 use warpverbs_wire::prm::ads::Ads;
 use warpverbs_wire::prm::cqc::Cqc;
-use warpverbs_wire::prm::qpc::{Mtu, PathMigration, QpState, Qpc, RqType};
+use warpverbs_wire::prm::qpc::{AtomicMode, Mtu, PathMigration, QpState, Qpc, RqType};
 use warpverbs_wire::prm::{
     Command, create_cq, create_qp, init2rtr_qp, qp_2err, qp_2rst, query_qp, rst2init_qp, rtr2rts_qp,
 };
-use warpverbs_wire::wqe::{Control, DataPointer, Opcode, RemoteAddress, SIGNALLED};
+use warpverbs_wire::wqe::{
+    Control, DataPointer, Opcode, RemoteAddress, SIGNALLED, receive_end, segment_bytes,
+};
 
 pub(crate) const ALL_RIGHTS: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ;
+pub(crate) const EVERY_RIGHT: u32 = ALL_RIGHTS | access::REMOTE_ATOMIC;
 pub(crate) const PAGE_4K: u64 = 1 << 12;
 
 /// Accesses of the NIC since the trace was last taken.
@@ -131,6 +135,8 @@ pub(crate) struct Rig {
     pub(crate) pd: u32,
     pub(crate) uar: u32,
     trace: Trace,
+    /// The NIC's number on the bus.
+    device: usize,
 }
 
 /// A completion queue and its reader.
@@ -159,6 +165,31 @@ pub(crate) struct TestQp {
     pub(crate) next: u64,
 }
 
+/// A receive queue of WQEs of 64 bytes, and its writer.
+#[derive(Clone, Debug)]
+pub(crate) struct TestRq {
+    pub(crate) ring: u64,
+    pub(crate) dbr: u64,
+    depth: u64,
+    pub(crate) next: u64,
+}
+
+impl TestRq {
+    /// Posts a receive into up to four pieces.
+    pub(crate) fn post(&mut self, rig: &Rig, pieces: &[Piece]) {
+        let mut bytes: Vec<u8> = pieces.iter().flat_map(|piece| piece.local()).collect();
+        while bytes.len() < 64 {
+            bytes.extend(segment_bytes(receive_end()));
+        }
+        rig.write(self.ring + (self.next & (self.depth - 1)) * 64, &bytes);
+        self.next += 1;
+        rig.write(
+            self.dbr + DBR_RECEIVE as u64,
+            &dbr_word(self.next).to_le_bytes(),
+        );
+    }
+}
+
 /// Registered memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TestMr {
@@ -175,18 +206,36 @@ impl Rig {
     pub(crate) fn with(config: NicConfig) -> Self {
         let trace = Trace::default();
         let bus = Bus::new(Box::new(Flat::new(64 << 20, trace.clone())));
+        Self::on(bus, trace, config)
+    }
+
+    fn on(bus: Arc<Bus>, trace: Trace, config: NicConfig) -> Self {
         let mut model = NicModel::new(config);
         let pd = model.alloc_pd().unwrap();
         let uar = model.alloc_uar(UarKind::NonCachedDedicated).unwrap();
         let nic = Arc::new(Mutex::new(model));
-        assert_eq!(bus.attach(nic.clone()), 0);
+        let device = bus.attach(nic.clone());
         Self {
             bus,
             nic,
             pd,
             uar,
             trace,
+            device,
         }
+    }
+
+    /// Two NICs on one bus, joined by a cable.
+    pub(crate) fn joined(config: NicConfig, plan: CablePlan, seed: u64) -> (Self, Self, Cable) {
+        let near = Self::with(config.clone());
+        let mut config = config;
+        config.mac[5] += 1;
+        config.name = "sim1".to_owned();
+        let far = Self::on(near.bus.clone(), near.trace.clone(), config);
+        let (cable, a, b) = Cable::new(plan, seed);
+        near.nic().connect(a);
+        far.nic().connect(b);
+        (near, far, cable)
     }
 
     pub(crate) fn nic(&self) -> std::sync::MutexGuard<'_, NicModel> {
@@ -437,6 +486,49 @@ impl Rig {
         (a, b)
     }
 
+    /// Connects a QP of this NIC with one of another, atomics allowed, after a change to the context.
+    pub(crate) fn connect(
+        &self,
+        qpn: u32,
+        other: &Rig,
+        remote_qpn: u32,
+        change: impl Fn(&mut Qpc),
+    ) {
+        let gid = other.nic().query_gid(1, 3).unwrap().unwrap();
+        let mut request = self.rst2init(qpn);
+        (request.qpc.rae, request.qpc.atomic_mode) = (true, AtomicMode::UpTo8);
+        self.command(request).unwrap();
+        let mut request = self.init2rtr(qpn, remote_qpn);
+        let path = &mut request.qpc.primary_address_path;
+        (path.rgid_rip, path.rmac) = (gid.gid, gid.mac);
+        (request.qpc.log_rra_max, request.qpc.min_rnr_nak) = (2, 12);
+        change(&mut request.qpc);
+        self.command(request).unwrap();
+        let mut request = self.rtr2rts(qpn);
+        request.qpc.log_sra_max = 2;
+        change(&mut request.qpc);
+        self.command(request).unwrap();
+    }
+
+    /// A QP with `1 << log` WQEBBs and as many receive WQEs of 64 bytes.
+    pub(crate) fn qp_with_receives(&self, cq: &TestCq, log: u8) -> (TestQp, TestRq) {
+        let (mut request, mut qp) = self.qp_request(cq, log);
+        let depth = 1u64 << log;
+        let (umem, rings) = self.umem(depth * 128);
+        request.qpc.rq_type = RqType::Regular;
+        (request.qpc.log_rq_size, request.qpc.log_rq_stride) = (log, 2);
+        (request.wq_umem_id, qp.umem) = (umem, umem);
+        qp.ring = rings + depth * 64;
+        qp.qpn = self.command(request).unwrap().qpn;
+        let queue = TestRq {
+            ring: rings,
+            dbr: qp.dbr,
+            depth,
+            next: 0,
+        };
+        (qp, queue)
+    }
+
     pub(crate) fn to_error(&self, qpn: u32) {
         self.command(qp_2err::In { qpn }).unwrap();
     }
@@ -446,7 +538,12 @@ impl Rig {
     }
 
     pub(crate) fn query_qp(&self, qpn: u32) -> Qpc {
-        self.command(query_qp::In { qpn }).unwrap().qpc
+        self.command(query_qp::In {
+            qpn,
+            ..Default::default()
+        })
+        .unwrap()
+        .qpc
     }
 
     pub(crate) fn state(&self, qpn: u32) -> QpState {
@@ -454,7 +551,7 @@ impl Rig {
     }
 
     pub(crate) fn mmio(&self, page: u32, offset: u64, bytes: &[u8]) -> Result<(), Fault> {
-        let addr = bar_base(0) + u64::from(page) * 4096 + offset;
+        let addr = bar_base(self.device) + u64::from(page) * 4096 + offset;
         self.bus.lock().mmio_write(addr, bytes)
     }
 
@@ -561,6 +658,21 @@ impl TestQp {
     /// Posts a WQE: control segment for this slot, then `segments`.
     pub(crate) fn post(&mut self, rig: &Rig, opcode: Opcode, flags: u8, segments: &[u8]) -> u64 {
         let control = self.control(opcode, flags, segments.len());
+        let mut bytes = control.emit().to_vec();
+        bytes.extend_from_slice(segments);
+        self.put(rig, &bytes)
+    }
+
+    /// Posts a WQE with immediate data, or an opmod.
+    pub(crate) fn post_with(
+        &mut self,
+        rig: &Rig,
+        change: impl Fn(&mut Control),
+        opcode: Opcode,
+        segments: &[u8],
+    ) -> u64 {
+        let mut control = self.control(opcode, SIGNALLED, segments.len());
+        change(&mut control);
         let mut bytes = control.emit().to_vec();
         bytes.extend_from_slice(segments);
         self.put(rig, &bytes)

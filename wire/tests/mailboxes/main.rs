@@ -1,5 +1,7 @@
 //! Mailboxes with bytes made by hand from the PRM's field tables.
 
+mod services;
+
 use warpverbs_wire::prm::*;
 
 /// Demands that `bytes` are zero but for these runs.
@@ -286,7 +288,11 @@ fn commands_that_only_name_an_object() {
         &[(0, &[0x05, 0x0a]), (9, &[1, 2, 3])],
     );
     only(
-        &query_qp::In { qpn: 0x01_0203 }.emit(),
+        &query_qp::In {
+            qpn: 0x01_0203,
+            ..Default::default()
+        }
+        .emit(),
         &[(0, &[0x05, 0x0b]), (9, &[1, 2, 3])],
     );
     only(

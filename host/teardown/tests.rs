@@ -1,0 +1,164 @@
+use super::*;
+use crate::driver::{DriverError, DriverErrorKind};
+
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<(Vec<&'static str>, u32)>>);
+
+impl Log {
+    /// Destroying `name` is refused while refusals are left.
+    fn destroy(&self, name: &'static str) -> Result<()> {
+        let mut log = self.0.lock().unwrap();
+        if name == "child" && log.1 > 0 {
+            log.1 -= 1;
+            return Err(Error::driver("destroy")(DriverError::new(
+                "test",
+                DriverErrorKind::Busy,
+                "refused",
+            )));
+        }
+        log.0.push(name);
+        Ok(())
+    }
+    fn seen(&self) -> Vec<&'static str> {
+        self.0.lock().unwrap().0.clone()
+    }
+}
+
+struct Parent(Log, Graph);
+impl Node for Parent {
+    const NAME: &'static str = "parent";
+    fn destroy(&self) -> Result<()> {
+        self.0.destroy("parent")
+    }
+    fn graph(&self) -> &Graph {
+        &self.1
+    }
+    fn parents(&self) -> Vec<Arc<dyn Slot>> {
+        Vec::new()
+    }
+}
+
+struct Child {
+    log: Log,
+    graph: Graph,
+    parent: Pin<Parent>,
+}
+impl Node for Child {
+    const NAME: &'static str = "child";
+    fn destroy(&self) -> Result<()> {
+        self.log.destroy("child")
+    }
+    fn graph(&self) -> &Graph {
+        &self.graph
+    }
+    fn parents(&self) -> Vec<Arc<dyn Slot>> {
+        vec![self.parent.slot()]
+    }
+}
+
+fn graph(refusals: u32) -> (Log, Graph, Shared<Parent>, Shared<Child>) {
+    let log = Log::default();
+    log.0.lock().unwrap().1 = refusals;
+    let graph = Graph::new("context");
+    let parent = Shared::new(Parent(log.clone(), graph.clone()));
+    let child = Shared::new(Child {
+        log: log.clone(),
+        graph: graph.clone(),
+        parent: parent.pin().unwrap(),
+    });
+    (log, graph, parent, child)
+}
+
+fn soon() -> Instant {
+    Instant::now()
+}
+
+#[test]
+fn children_go_before_parents_in_any_order_of_drops() {
+    let (log, graph, parent, child) = graph(0);
+    drop(parent);
+    assert!(log.seen().is_empty());
+    drop(child);
+    assert_eq!(log.seen(), ["child", "parent"]);
+    assert!(graph.retained().is_empty());
+}
+
+#[test]
+fn a_pinned_parent_is_busy() {
+    let (log, _, parent, child) = graph(0);
+    assert!(matches!(
+        parent.close(),
+        Err(Error::Busy {
+            what: "parent",
+            users: 1
+        })
+    ));
+    child.close().unwrap();
+    child.close().unwrap();
+    parent.close().unwrap();
+    assert!(matches!(parent.pin(), Err(Error::Closed { .. })));
+    drop((parent, child));
+    assert_eq!(log.seen(), ["child", "parent"]);
+}
+
+#[test]
+fn a_refused_close_resumes() {
+    let (log, graph, parent, child) = graph(1);
+    drop(parent);
+    assert!(child.close().is_err());
+    assert!(log.seen().is_empty());
+    child.close().unwrap();
+    assert_eq!(log.seen(), ["child", "parent"]);
+    drop(child);
+    assert!(graph.retained().is_empty());
+}
+
+#[test]
+fn a_refused_drop_retains_the_node_and_its_parents() {
+    let (log, graph, parent, child) = graph(2);
+    drop((parent, child));
+    assert!(log.seen().is_empty());
+    let retained = graph.retained();
+    assert_eq!(
+        (retained[0].node, &*retained[0].set),
+        ("child", &["parent"][..])
+    );
+    assert_eq!(graph.retry(soon()).len(), 1);
+    assert!(graph.retry(soon()).is_empty());
+    assert_eq!(log.seen(), ["child", "parent"]);
+}
+
+#[test]
+fn closing_the_context_sweeps_what_others_hold_and_siblings_go_on() {
+    let (log, graph, parent, child) = graph(1);
+    let sibling = Shared::new(Parent(log.clone(), graph.clone()));
+    let report = graph.close(soon());
+    assert_eq!(log.seen(), ["parent"], "the sibling alone");
+    assert_eq!(report.released.get("parent"), Some(&1));
+    assert_eq!(report.retained.len(), 1);
+    assert_eq!(report.retained[0].node, "child");
+    assert_eq!(report.stage, Stage::Unexported);
+    assert!(matches!(graph.enter(), Err(Error::Closed { .. })));
+    let report = graph.close(soon());
+    assert!(report.is_complete());
+    assert_eq!(log.seen(), ["parent", "child", "parent"]);
+    drop((parent, child, sibling));
+    assert_eq!(log.seen().len(), 3);
+}
+
+#[test]
+fn what_a_rollback_leaves_is_attached_to_the_first_error() {
+    let (_, graph, parent, child) = graph(1);
+    let error = building(|| -> Result<()> {
+        drop((parent, child));
+        Err(Error::Closed { what: "first" })
+    })
+    .unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.starts_with("first is closed; not undone: child:"),
+        "{text}"
+    );
+    assert_eq!(error.kind(), crate::ErrorKind::State);
+    assert!(graph.retry(soon()).is_empty());
+}

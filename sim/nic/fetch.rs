@@ -1,0 +1,180 @@
+//! Fetching: how a WQE becomes an operation of the requester.
+//!
+//! Knows: what is checked before anything of a WQE is done.
+//! Must not know: packets, or how a completion is written.
+
+use warpverbs_wire::cqe::Syndrome;
+use warpverbs_wire::roce::{Psn, packets};
+use warpverbs_wire::wqe::{Data, FENCE, Opcode, SOLICITED, Wqe};
+
+use crate::failure::{Failed, LOCAL_LENGTH, LOCAL_QP_OPERATION};
+use crate::findings::{FindingKind, one_line};
+use crate::qp::{Piece, Slot};
+use crate::requester::{Operation, Progress};
+use crate::work::{Fetched, Work};
+
+impl Work<'_> {
+    /// Fetches and checks the next WQE. One that cannot be executed waits for its turn to fail: those before it complete.
+    pub(crate) fn fetch_next(&mut self) {
+        let index = self.qp().map_or(0, |qp| qp.requester.fetched);
+        let operation = match self.fetch(index) {
+            Err(fault) => {
+                self.note_fault(self.id(), &fault);
+                let slot = Slot {
+                    index,
+                    wqebbs: 1,
+                    opcode: Opcode::Nop,
+                };
+                failing(slot, LOCAL_QP_OPERATION)
+            }
+            Ok(fetched) => {
+                let planted = self.faults.on_execute(self.qpn, index);
+                match planted {
+                    Some((syndrome, vendor)) => {
+                        let syndrome = Syndrome::from_code(syndrome);
+                        failing(fetched.slot, Failed { syndrome, vendor })
+                    }
+                    None => self
+                        .understand(&fetched)
+                        .unwrap_or_else(|failed| failing(fetched.slot, failed)),
+                }
+            }
+        };
+        if let Some(qp) = self.qp() {
+            qp.requester.push(operation);
+        }
+    }
+
+    /// What a fetched WQE asks for.
+    fn understand(&mut self, fetched: &Fetched) -> Result<Operation, Failed> {
+        if !self.is_due(fetched) {
+            return Err(LOCAL_QP_OPERATION);
+        }
+        let slot = fetched.slot;
+        let index = Some(slot.index);
+        let Some((producer, max_message, mtu)) = self
+            .qp()
+            .map(|qp| (qp.indices.producer, qp.max_message(), qp.mtu()))
+        else {
+            return Err(LOCAL_QP_OPERATION);
+        };
+        let wqe = match Wqe::decode(fetched.bytes()) {
+            Ok(wqe) => wqe,
+            Err(error) => {
+                let control = fetched.control();
+                self.findings
+                    .add(self.id(), index, FindingKind::WqeMalformed, || {
+                        format!("{error}; {}", one_line(control))
+                    });
+                return Err(LOCAL_QP_OPERATION);
+            }
+        };
+        if slot.index + slot.wqebbs > producer {
+            let kind = FindingKind::WqeBeyondProducer { producer };
+            self.findings.add(self.id(), index, kind, || one_line(wqe));
+            return Err(LOCAL_QP_OPERATION);
+        }
+        if let Some(byte) = leftover(&wqe) {
+            let kind = FindingKind::WqeReserved { byte };
+            self.findings.add(self.id(), index, kind, || one_line(wqe));
+        }
+        let opcode = wqe.control.opcode;
+        if opcode == Opcode::Wait {
+            self.findings
+                .add(self.id(), index, FindingKind::WqeMalformed, || {
+                    format!("waits are not modelled; {}", one_line(wqe))
+                });
+            return Err(LOCAL_QP_OPERATION);
+        }
+        let len = wqe.byte_count();
+        if len > max_message {
+            if wqe
+                .data()
+                .any(|data| matches!(data, Data::Pointer(pointer) if pointer.byte_count == 0))
+            {
+                self.findings
+                    .add(self.id(), index, FindingKind::WqeMalformed, || {
+                        format!("a byte count of 0 means 2^31 bytes; {}", one_line(wqe))
+                    });
+            }
+            return Err(LOCAL_LENGTH);
+        }
+        let operation = Operation {
+            signalled: wqe.control.is_signalled(),
+            solicited: wqe.control.flags & SOLICITED != 0,
+            fenced: wqe.control.flags & FENCE != 0,
+            remote: wqe.remote.unwrap_or_default(),
+            immediate: wqe.control.immediate,
+            atomic: wqe.atomic,
+            pieces: wqe.data().map(piece).collect(),
+            len,
+            packets: match opcode {
+                Opcode::Nop | Opcode::Dump => 0,
+                opcode if opcode.is_atomic() => 1,
+                // `max_message` is at most 2^31.
+                _ => packets(len as u32, mtu),
+            },
+            progress: match opcode {
+                Opcode::Nop => Progress::Done,
+                _ => Progress::Waiting,
+            },
+            ..blank(slot)
+        };
+        self.check_local(&operation)?;
+        Ok(operation)
+    }
+}
+
+fn blank(slot: Slot) -> Operation {
+    Operation {
+        slot,
+        signalled: false,
+        solicited: false,
+        fenced: false,
+        remote: Default::default(),
+        immediate: 0,
+        atomic: None,
+        pieces: Vec::new(),
+        len: 0,
+        first: Psn::default(),
+        packets: 0,
+        arrived: 0,
+        progress: Progress::Done,
+    }
+}
+
+fn failing(slot: Slot, failed: Failed) -> Operation {
+    Operation {
+        progress: Progress::Failed(failed),
+        ..blank(slot)
+    }
+}
+
+fn piece(data: Data<'_>) -> Piece {
+    match data {
+        Data::Pointer(pointer) => Piece::Memory {
+            key: pointer.key,
+            addr: pointer.address,
+            len: pointer.len(),
+        },
+        Data::Inline(bytes) => Piece::Inline(bytes.to_vec()),
+    }
+}
+
+/// The first byte of the control segment that is set although neither opcode nor QP uses it: hardware ignores it, and a
+/// slot with old bytes looks like this.
+fn leftover(wqe: &Wqe<'_>) -> Option<u16> {
+    let has_immediate = matches!(
+        wqe.control.opcode,
+        Opcode::RdmaWriteImmediate | Opcode::SendImmediate | Opcode::SendInvalidate
+    );
+    if wqe.control.signature != 0 {
+        Some(8)
+    } else if wqe.control.dci_stream_channel_id != 0 {
+        Some(9)
+    } else if wqe.control.immediate != 0 && !has_immediate {
+        Some(12)
+    } else {
+        None
+    }
+}

@@ -1,0 +1,160 @@
+//! Packets between QPs, and the paths that they take.
+//!
+//! Knows: what of a packet the transport looks at, and how a path turns it into a frame and back.
+//! Must not know: what a QP does with a packet.
+
+use warpverbs_wire::prm::qpc::Qpc;
+use warpverbs_wire::roce::{Bth, Ethernet, Extended, Frame, Ip, Opcode, Psn, address};
+
+use crate::config::{GidKind, LinkLayer, NicConfig, PORTS};
+
+/// The default partition (IBA 10.9.1): the one filled entry of the table.
+const DEFAULT_PKEY: u16 = 0xffff;
+
+/// Where a packet came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// This NIC.
+    Here,
+    /// Another one, whose GID this is.
+    Gid([u8; 16]),
+}
+
+/// A packet of the reliable connection service.
+#[derive(Clone, Debug)]
+pub(crate) struct Packet {
+    pub(crate) source: Source,
+    pub(crate) opcode: Opcode,
+    pub(crate) destination_qp: u32,
+    pub(crate) psn: Psn,
+    pub(crate) ack_request: bool,
+    pub(crate) solicited: bool,
+    pub(crate) extended: Extended,
+    pub(crate) payload: Vec<u8>,
+}
+
+/// Where a QP's packets go.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Path {
+    /// True if the path ends at this NIC.
+    pub(crate) loops_back: bool,
+    /// Headers of its frames; `None` if it has none: InfiniBand, or RoCE v1, which no wire here carries.
+    headers: Option<Headers>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Headers {
+    ethernet: Ethernet,
+    ip: Ip,
+    source_port: u16,
+    remote: [u8; 16],
+}
+
+impl Path {
+    /// The path of a context that INIT2RTR has checked.
+    pub(crate) fn new(config: &NicConfig, qpn: u32, context: &Qpc) -> Self {
+        let path = &context.primary_address_path;
+        let loops_back = match config.link_layer {
+            LinkLayer::Ethernet => config.owns_gid(path.rgid_rip) && path.rmac == config.mac,
+            LinkLayer::InfiniBand => {
+                path.rlid == config.lid || (path.grh && config.owns_gid(path.rgid_rip))
+            }
+        };
+        let source = config
+            .gid(PORTS, u32::from(path.src_addr_index))
+            .ok()
+            .flatten()
+            .filter(|entry| entry.kind == GidKind::RoceV2);
+        let headers = source.map(|entry| {
+            let mut ip = Ip::between(entry.gid, path.rgid_rip, path.hop_limit.max(1));
+            // Either field of the context gives the code point (Linux mlx5 qp.c: `dscp` from the traffic class).
+            let dscp = if path.f_dscp {
+                path.dscp
+            } else {
+                path.tclass >> 2
+            };
+            match &mut ip {
+                Ip::V4(ip) => ip.dscp = dscp,
+                Ip::V6(ip) => (ip.dscp, ip.flow_label) = (dscp, path.flow_label),
+            }
+            Headers {
+                ethernet: Ethernet {
+                    destination: path.rmac,
+                    source: config.mac,
+                    ..Ethernet::default()
+                },
+                ip,
+                source_port: match path.udp_sport {
+                    0 => address::source_port(qpn, context.remote_qpn),
+                    port => port,
+                },
+                remote: path.rgid_rip,
+            }
+        });
+        Self {
+            loops_back,
+            headers,
+        }
+    }
+
+    /// True if a packet of `source` can have come this way back.
+    pub(crate) fn leads_to(&self, source: Source) -> bool {
+        match source {
+            Source::Here => self.loops_back,
+            Source::Gid(gid) => self.headers.is_some_and(|headers| headers.remote == gid),
+        }
+    }
+
+    /// The frame that carries a packet this way; `None` if no frame can.
+    pub(crate) fn frame(&self, packet: &Packet) -> Option<Vec<u8>> {
+        let headers = self.headers?;
+        let frame = Frame {
+            ethernet: headers.ethernet,
+            vlan: None,
+            ip: headers.ip,
+            source_port: headers.source_port,
+            bth: Bth {
+                opcode: packet.opcode,
+                solicited: packet.solicited,
+                // The state of a QP that never had an alternate path (`pm_state` MIGRATED).
+                migration_request: true,
+                pkey: DEFAULT_PKEY,
+                destination_qp: packet.destination_qp,
+                ack_request: packet.ack_request,
+                psn: packet.psn.get(),
+                ..Bth::default()
+            },
+            extended: packet.extended,
+            payload: &packet.payload,
+        };
+        let mut bytes = vec![0; frame.len()];
+        frame.emit(&mut bytes).ok()?;
+        Some(bytes)
+    }
+}
+
+/// The packet in a frame for this NIC; `None` if the frame is for another, or none that hardware would take.
+pub(crate) fn parse(config: &NicConfig, bytes: &[u8]) -> Option<Packet> {
+    let frame = Frame::parse(bytes).ok()?;
+    let (source, destination) = match frame.ip {
+        Ip::V4(ip) => (
+            address::gid_of_ipv4(ip.source),
+            address::gid_of_ipv4(ip.destination),
+        ),
+        Ip::V6(ip) => (ip.source, ip.destination),
+    };
+    let is_ours = frame.ethernet.destination == config.mac
+        && config.owns_gid(destination)
+        // The membership bit apart, partitions must agree (IBA 10.9.3).
+        && frame.bth.pkey & 0x7fff == DEFAULT_PKEY & 0x7fff;
+    is_ours.then(|| Packet {
+        source: Source::Gid(source),
+        opcode: frame.bth.opcode,
+        destination_qp: frame.bth.destination_qp,
+        psn: Psn::new(frame.bth.psn),
+        ack_request: frame.bth.ack_request,
+        solicited: frame.bth.solicited,
+        extended: frame.extended,
+        payload: frame.payload.to_vec(),
+    })
+}

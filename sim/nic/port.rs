@@ -1,0 +1,79 @@
+//! The port: packets that have arrived, and frames that leave.
+//!
+//! Knows: which packets never leave the NIC.
+//! Must not know: transport state.
+
+use std::collections::VecDeque;
+
+use crate::config::NicConfig;
+use crate::link::Link;
+use crate::packet::{self, Packet, Path, Source};
+use crate::time::Clock;
+
+/// The port.
+#[derive(Default)]
+pub(crate) struct Port {
+    arrived: VecDeque<Packet>,
+    link: Option<Box<dyn Link>>,
+    waiting: bool,
+}
+
+impl Port {
+    pub(crate) fn connect(&mut self, link: Box<dyn Link>) {
+        self.link = Some(link);
+        self.waiting = false;
+    }
+
+    pub(crate) fn is_connected(&self) -> bool {
+        self.link.is_some()
+    }
+
+    /// Sends a packet; false if it cannot leave: it is lost.
+    pub(crate) fn send(&mut self, now: u64, path: &Path, mut packet: Packet) -> bool {
+        if path.loops_back {
+            packet.source = Source::Here;
+            self.arrived.push_back(packet);
+            return true;
+        }
+        match (&mut self.link, path.frame(&packet)) {
+            (Some(link), Some(frame)) => {
+                link.send(now, &frame);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The next packet that has arrived.
+    pub(crate) fn receive(&mut self, config: &NicConfig) -> Option<Packet> {
+        if let Some(link) = &mut self.link {
+            while let Some(frame) = link.receive() {
+                self.arrived.extend(packet::parse(config, &frame));
+            }
+        }
+        self.arrived.pop_front()
+    }
+
+    /// The NIC works: time does not pass.
+    pub(crate) fn work(&mut self) {
+        if self.waiting {
+            self.waiting = false;
+            if let Some(link) = &mut self.link {
+                link.resume();
+            }
+        }
+    }
+
+    /// The NIC has nothing to do: time passes. False if nothing will happen by itself, or others have work.
+    pub(crate) fn pass_time(&mut self, clock: &mut Clock) -> bool {
+        let (now, deadline) = (clock.now(), clock.next());
+        match &mut self.link {
+            None => deadline.is_some_and(|deadline| clock.pass(deadline)),
+            Some(link) => {
+                self.waiting = true;
+                link.wait(now, deadline)
+                    .is_some_and(|target| clock.jump(target))
+            }
+        }
+    }
+}

@@ -1,0 +1,496 @@
+//! Packets between two NICs: every operation, loss of every frame, receivers that are not ready, refusals.
+
+use warpverbs_sim_nic::{Cable, CablePlan, NicConfig};
+use warpverbs_wire::cqe::{Completion, Cqe, CqeOpcode};
+use warpverbs_wire::prm::qpc::{QpState, Qpc};
+use warpverbs_wire::wqe::{
+    Opcode, SIGNALLED, compare_swap, fetch_add, masked_compare_swap_4, masked_compare_swap_8,
+    masked_fetch_add_4, masked_fetch_add_8, segment_bytes,
+};
+
+use crate::rig::{EVERY_RIGHT, Rig, TestCq, TestMr, TestQp, TestRq, inline, pattern};
+
+/// One end of a connection between two NICs, with memory of its own.
+struct Peer {
+    rig: Rig,
+    cq: TestCq,
+    qp: TestQp,
+    rq: TestRq,
+    mr: TestMr,
+}
+
+const SIZE: u64 = 1 << 16;
+
+fn peers_with(plan: CablePlan, seed: u64, change: impl Fn(&mut Qpc)) -> (Peer, Peer, Cable) {
+    let (near, far, cable) = Rig::joined(NicConfig::default(), plan, seed);
+    let peer = |rig: Rig| {
+        let cq = rig.cq(7);
+        let (qp, rq) = rig.qp_with_receives(&cq, 6);
+        let mr = rig.mr(SIZE, EVERY_RIGHT);
+        Peer {
+            rig,
+            cq,
+            qp,
+            rq,
+            mr,
+        }
+    };
+    let (a, b) = (peer(near), peer(far));
+    a.rig.connect(a.qp.qpn, &b.rig, b.qp.qpn, &change);
+    b.rig.connect(b.qp.qpn, &a.rig, a.qp.qpn, &change);
+    (a, b, cable)
+}
+
+fn peers(plan: CablePlan, seed: u64) -> (Peer, Peer, Cable) {
+    peers_with(plan, seed, |_| ())
+}
+
+impl Peer {
+    fn fill(&self, salt: u8) -> Vec<u8> {
+        let bytes = pattern(SIZE as usize, salt);
+        self.rig.write(self.mr.addr, &bytes);
+        bytes
+    }
+
+    fn read(&self, at: u64, len: usize) -> Vec<u8> {
+        self.rig.read(self.mr.addr + at, len)
+    }
+
+    #[track_caller]
+    fn received(&mut self) -> Cqe {
+        match self.cq.poll(&self.rig) {
+            Some(Completion::Done(cqe)) if cqe.opcode != CqeOpcode::Requester => cqe,
+            other => panic!("no receive but {other:?}"),
+        }
+    }
+}
+
+/// One of everything that has an effect at the far end, then a check of all of it.
+#[track_caller]
+fn run_everything(mut a: Peer, mut b: Peer, what: &str) {
+    let (here, there) = (a.fill(1), b.fill(2));
+    let counter = 0x8000;
+    b.rig.write(b.mr.addr + counter, &100u64.to_le_bytes());
+    b.rq.post(&b.rig, &[b.mr.piece(0x4000, 700), b.mr.piece(0x5000, 9000)]);
+    b.rq.post(&b.rig, &[b.mr.piece(0x7000, 16)]);
+    b.rq.post(&b.rig, &[b.mr.piece(0x7100, 16)]);
+    let extra = b.rig.mr(64, EVERY_RIGHT);
+    let (rig, qp) = (&a.rig, &mut a.qp);
+    let to_from =
+        |at, len, from| [b.mr.piece(at, len).remote(), a.mr.piece(from, len).local()].concat();
+    qp.post(rig, Opcode::RdmaWrite, SIGNALLED, &to_from(0, 3000, 0));
+    qp.post(
+        rig,
+        Opcode::RdmaRead,
+        SIGNALLED,
+        &to_from(0x2000, 5000, 0x2000),
+    );
+    qp.post(
+        rig,
+        Opcode::Send,
+        SIGNALLED,
+        &a.mr.piece(0x100, 2500).local(),
+    );
+    let add = |n| {
+        [
+            b.mr.piece(counter, 8).remote(),
+            segment_bytes(fetch_add(n)).to_vec(),
+            a.mr.piece(0x9000 + 8 * n, 8).local(),
+        ]
+        .concat()
+    };
+    for n in [1, 2, 3] {
+        qp.post(rig, Opcode::AtomicFetchAdd, SIGNALLED, &add(n));
+    }
+    qp.post_with(
+        rig,
+        |control| control.immediate = 0xdead_beef,
+        Opcode::RdmaWriteImmediate,
+        &to_from(0xa000, 1100, 0xa000),
+    );
+    qp.post_with(
+        rig,
+        |control| control.immediate = extra.keys.rkey,
+        Opcode::SendInvalidate,
+        &inline(&[7; 16]),
+    );
+    let swap = [
+        b.mr.piece(counter, 8).remote(),
+        segment_bytes(compare_swap(9, 106)).to_vec(),
+        a.mr.piece(0x9100, 8).local(),
+    ]
+    .concat();
+    qp.post(rig, Opcode::AtomicCompareSwap, SIGNALLED, &swap);
+    qp.ring(rig);
+    rig.run();
+    for _ in 0..9 {
+        a.cq.success(&a.rig);
+    }
+    a.cq.assert_empty(&a.rig);
+    let mut expected = there.clone();
+    expected[..3000].copy_from_slice(&here[..3000]);
+    expected[0x4000..0x4000 + 700].copy_from_slice(&here[0x100..0x100 + 700]);
+    expected[0x5000..0x5000 + 1800].copy_from_slice(&here[0x100 + 700..0x100 + 2500]);
+    expected[0xa000..0xa000 + 1100].copy_from_slice(&here[0xa000..0xa000 + 1100]);
+    expected[0x7100..0x7110].copy_from_slice(&[7; 16]);
+    expected[counter as usize..counter as usize + 8].copy_from_slice(&9u64.to_le_bytes());
+    assert!(
+        b.read(0, SIZE as usize) == expected,
+        "{what}: the far memory"
+    );
+    assert_eq!(a.read(0x2000, 5000), there[0x2000..0x2000 + 5000], "{what}");
+    let originals: Vec<u64> = [0x9008, 0x9010, 0x9018, 0x9100]
+        .map(|at| u64::from_le_bytes(a.read(at, 8).try_into().unwrap()))
+        .to_vec();
+    assert_eq!(originals, [100, 101, 103, 106], "{what}: exactly once");
+    let send = b.received();
+    assert_eq!(
+        (send.opcode, send.byte_count, send.wqe_counter),
+        (CqeOpcode::ResponderSend, 2500, 0)
+    );
+    let write = b.received();
+    assert_eq!(
+        (write.opcode, write.byte_count, write.immediate),
+        (CqeOpcode::ResponderWriteImmediate, 1100, 0xdead_beef)
+    );
+    let invalidate = b.received();
+    assert_eq!(
+        (
+            invalidate.opcode,
+            invalidate.immediate,
+            invalidate.wqe_counter
+        ),
+        (CqeOpcode::ResponderSendInvalidate, extra.keys.rkey, 2)
+    );
+    b.cq.assert_empty(&b.rig);
+    for peer in [&a, &b] {
+        peer.rig.assert_no_findings();
+        assert_eq!(peer.rig.state(peer.qp.qpn), QpState::Rts, "{what}");
+    }
+}
+
+#[test]
+fn every_operation_reaches_another_nic() {
+    let (a, b, cable) = peers(CablePlan::default(), 1);
+    run_everything(a, b, "a clean cable");
+    let stats = cable.stats();
+    assert_eq!(stats.lost, 0);
+    assert!(stats.frames > 20, "{stats:?}");
+}
+
+#[test]
+fn the_loss_of_any_one_frame_changes_nothing() {
+    let (a, b, cable) = peers(CablePlan::default(), 1);
+    run_everything(a, b, "no loss");
+    for frame in 0..cable.stats().frames {
+        let plan = CablePlan {
+            drop: [frame].into(),
+            ..CablePlan::default()
+        };
+        let (a, b, cable) = peers(plan, 1);
+        run_everything(a, b, &format!("frame {frame} lost"));
+        assert_eq!(cable.stats().lost, 1);
+    }
+}
+
+#[test]
+fn duplicates_reordering_and_loss_change_nothing() {
+    let twice = CablePlan {
+        duplicate_ppm: 1_000_000,
+        ..CablePlan::default()
+    };
+    let (a, b, _) = peers(twice, 1);
+    run_everything(a, b, "every frame twice");
+    for seed in 0..40 {
+        let plan = CablePlan {
+            loss_ppm: 50_000,
+            duplicate_ppm: 50_000,
+            reorder_ppm: 100_000,
+            reorder_ns: 3_000,
+            delay_ns: 1_000,
+            ..CablePlan::default()
+        };
+        let (a, b, _) = peers(plan, seed);
+        run_everything(a, b, &format!("seed {seed}"));
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_frames() {
+    let frames = |seed| {
+        let plan = CablePlan {
+            loss_ppm: 100_000,
+            ..CablePlan::default()
+        };
+        let (a, b, cable) = peers(plan, seed);
+        run_everything(a, b, "replay");
+        cable.stats()
+    };
+    assert_eq!(frames(7), frames(7));
+}
+
+#[test]
+fn a_receiver_that_is_not_ready_is_asked_again_after_its_timer() {
+    let (mut a, mut b, _) = peers(CablePlan::default(), 1);
+    a.fill(1);
+    a.qp.post(
+        &a.rig,
+        Opcode::Send,
+        SIGNALLED,
+        &a.mr.piece(0, 3000).local(),
+    );
+    a.qp.write(&a.rig, a.mr.piece(0, 8), b.mr.piece(0x8000, 8));
+    a.qp.ring(&a.rig);
+    for _ in 0..1000 {
+        a.rig.bus.lock().run_devices(10);
+    }
+    a.cq.assert_empty(&a.rig);
+    assert_eq!(b.read(0x8000, 8), [0; 8], "nothing overtakes the send");
+    assert!(a.rig.nic().stats().rnr_naks > 2);
+    b.rq.post(&b.rig, &[b.mr.piece(0, 4096)]);
+    a.rig.run();
+    a.cq.success(&a.rig);
+    a.cq.success(&a.rig);
+    assert_eq!(b.received().byte_count, 3000);
+    assert_eq!(b.read(0, 3000), a.read(0, 3000));
+}
+
+#[test]
+fn receiver_not_ready_retries_end() {
+    let (mut a, b, _) = peers_with(CablePlan::default(), 1, |qpc| qpc.rnr_retry = 2);
+    a.qp.post(&a.rig, Opcode::Send, SIGNALLED, &a.mr.piece(0, 8).local());
+    a.qp.ring(&a.rig);
+    a.rig.run();
+    assert_eq!(a.cq.error(&a.rig), (0x16, 0, 0));
+    assert_eq!(a.rig.nic().stats().rnr_naks, 3);
+    assert_eq!(b.rig.state(b.qp.qpn), QpState::Rts, "the receiver goes on");
+}
+
+#[test]
+fn a_cable_that_is_out_exhausts_the_retries_and_one_that_comes_back_in_time_does_not() {
+    for back in [true, false] {
+        let (mut a, b, cable) = peers(CablePlan::default(), 1);
+        cable.set_up(false);
+        a.qp.write(&a.rig, a.mr.piece(0, 8), b.mr.piece(0, 8));
+        a.qp.ring(&a.rig);
+        a.rig.bus.lock().run_devices(200);
+        cable.set_up(back);
+        a.rig.run();
+        if back {
+            a.cq.success(&a.rig);
+            assert!(a.rig.nic().stats().timeouts > 0);
+        } else {
+            assert_eq!(a.cq.error(&a.rig), (0x15, 0x81, 0));
+        }
+    }
+}
+
+#[test]
+fn a_send_longer_than_its_receive_fails_on_both_sides() {
+    let (mut a, mut b, _) = peers(CablePlan::default(), 1);
+    b.rq.post(&b.rig, &[b.mr.piece(0, 2000)]);
+    b.rq.post(&b.rig, &[b.mr.piece(0, 2000)]);
+    a.qp.post(
+        &a.rig,
+        Opcode::Send,
+        SIGNALLED,
+        &a.mr.piece(0, 2001).local(),
+    );
+    a.qp.ring(&a.rig);
+    a.rig.run();
+    assert_eq!(a.cq.error(&a.rig), (0x12, 0x8a, 0));
+    let errors: Vec<_> = std::iter::from_fn(|| b.cq.poll(&b.rig))
+        .map(|completion| match completion {
+            Completion::Failed(cqe) => {
+                assert_eq!(cqe.opcode, CqeOpcode::ResponderError);
+                (cqe.syndrome.code(), cqe.wqe_counter)
+            }
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(
+        errors,
+        [(0x01, 0), (0x05, 1)],
+        "length error, then the rest is flushed"
+    );
+    assert_eq!(b.rig.state(b.qp.qpn), QpState::Err);
+}
+
+#[test]
+fn masked_atomics_touch_their_bytes_only() {
+    let (mut a, b, _) = peers(CablePlan::default(), 1);
+    b.rig.write(b.mr.addr, &[0xff; 64]);
+    b.rig.write(b.mr.addr + 8, &511u32.to_le_bytes());
+    b.rig.write(b.mr.addr + 16, &0x01ff_u64.to_le_bytes());
+    b.rig.write(b.mr.addr + 24, &0xaabb_u64.to_le_bytes());
+    let mut post = |opcode, opmod, operands: Vec<u8>, at, len| {
+        let segments = [
+            b.mr.piece(at, len).remote(),
+            operands,
+            a.mr.piece(at, len).local(),
+        ]
+        .concat();
+        a.qp.post_with(&a.rig, |control| control.opmod = opmod, opcode, &segments);
+    };
+    a.rig.write(a.mr.addr, &[0xee; 64]);
+    post(
+        Opcode::AtomicMaskedFetchAdd,
+        8,
+        segment_bytes(masked_fetch_add_4(1, 0)).to_vec(),
+        8,
+        4,
+    );
+    post(
+        Opcode::AtomicMaskedFetchAdd,
+        9,
+        segment_bytes(masked_fetch_add_8(0x0101, 0x8080)).to_vec(),
+        16,
+        8,
+    );
+    let swap = masked_compare_swap_8(0x1122, 0xaa00, 0xff, 0xff00);
+    post(
+        Opcode::AtomicMaskedCompareSwap,
+        9,
+        swap.iter().flat_map(|half| segment_bytes(*half)).collect(),
+        24,
+        8,
+    );
+    post(
+        Opcode::AtomicMaskedCompareSwap,
+        8,
+        segment_bytes(masked_compare_swap_4(7, 512, !0, !0)).to_vec(),
+        8,
+        4,
+    );
+    a.qp.ring(&a.rig);
+    a.rig.run();
+    for _ in 0..4 {
+        a.cq.success(&a.rig);
+    }
+    assert_eq!(b.read(8, 8), [7, 0, 0, 0, 0xff, 0xff, 0xff, 0xff]);
+    assert_eq!(b.read(16, 8), 0x0200_u64.to_le_bytes());
+    assert_eq!(b.read(24, 8), 0xaa22_u64.to_le_bytes());
+    assert_eq!(
+        a.read(8, 8),
+        [0, 2, 0, 0, 0xee, 0xee, 0xee, 0xee],
+        "the last original, 4 bytes"
+    );
+    assert_eq!(
+        a.read(16, 16),
+        [0x01ff_u64.to_le_bytes(), 0xaabb_u64.to_le_bytes()].concat()
+    );
+}
+
+#[test]
+fn atomics_need_alignment_and_the_right() {
+    for (at, mask, expected) in [(4u64, 0, (0x12, 0x8a, 0)), (8, 1 << 3, (0x13, 0x88, 0))] {
+        let (mut a, b, _) = peers(CablePlan::default(), 1);
+        let target = b.rig.mr(64, EVERY_RIGHT & !mask);
+        let segments = [
+            target.piece(at, 8).remote(),
+            segment_bytes(fetch_add(1)).to_vec(),
+            a.mr.piece(0, 8).local(),
+        ]
+        .concat();
+        a.qp.post(&a.rig, Opcode::AtomicFetchAdd, SIGNALLED, &segments);
+        a.qp.ring(&a.rig);
+        a.rig.run();
+        assert_eq!(a.cq.error(&a.rig), expected);
+        assert_eq!(a.rig.read(target.addr, 64), [0; 64]);
+    }
+}
+
+#[test]
+fn an_invalidated_key_is_refused() {
+    let (mut a, mut b, _) = peers(CablePlan::default(), 1);
+    let target = b.rig.mr(64, EVERY_RIGHT);
+    b.rq.post(&b.rig, &[b.mr.piece(0, 16)]);
+    a.qp.write(&a.rig, a.mr.piece(0, 8), target.piece(0, 8));
+    a.qp.post_with(
+        &a.rig,
+        |control| control.immediate = target.keys.rkey,
+        Opcode::SendInvalidate,
+        &[],
+    );
+    a.qp.write(&a.rig, a.mr.piece(0, 8), target.piece(0, 8));
+    a.qp.ring(&a.rig);
+    a.rig.run();
+    a.cq.success(&a.rig);
+    a.cq.success(&a.rig);
+    assert_eq!(a.cq.error(&a.rig), (0x13, 0x88, 2));
+    assert_eq!(b.received().byte_count, 0);
+}
+
+#[test]
+fn reads_and_atomics_beyond_the_responders_depth_are_refused_and_within_are_not() {
+    for (depth, fails) in [(2, false), (0, true)] {
+        let (mut a, b, _) = peers_with(CablePlan::default(), 1, |qpc| qpc.log_rra_max = depth);
+        for n in 0..6u64 {
+            let segments = [
+                b.mr.piece(n * 8192, 8192).remote(),
+                a.mr.piece(n * 8192, 8192).local(),
+            ];
+            a.qp.post(&a.rig, Opcode::RdmaRead, SIGNALLED, &segments.concat());
+        }
+        a.qp.ring(&a.rig);
+        a.rig.run();
+        if fails {
+            let first = a.cq.poll(&a.rig).unwrap();
+            assert!(
+                matches!(first, Completion::Failed(cqe) if cqe.syndrome.code() == 0x12)
+                    || matches!(first, Completion::Done(_)),
+            );
+            assert_eq!(a.rig.state(a.qp.qpn), QpState::Err);
+        } else {
+            for _ in 0..6 {
+                a.cq.success(&a.rig);
+            }
+        }
+    }
+}
+
+/// Not a check: prints how many small WRITEs a second the stepping mode executes. Run it in release, with `--ignored`.
+#[test]
+#[ignore = "prints a rate"]
+fn rate_of_small_writes() {
+    let rate = |rig: &Rig,
+                nic: &Rig,
+                qp: &mut TestQp,
+                cq: &mut TestCq,
+                from: TestMr,
+                to: TestMr,
+                name: &str| {
+        let begun = std::time::Instant::now();
+        let rounds = 4000;
+        let mut posting = std::time::Duration::ZERO;
+        for _ in 0..rounds {
+            let before = std::time::Instant::now();
+            for _ in 0..63 {
+                qp.post(
+                    rig,
+                    Opcode::RdmaWrite,
+                    0,
+                    &[to.piece(0, 64).remote(), from.piece(0, 64).local()].concat(),
+                );
+            }
+            qp.write(rig, from.piece(0, 64), to.piece(0, 64));
+            qp.ring(rig);
+            posting += before.elapsed();
+            rig.run();
+            cq.success(rig);
+            nic.take_trace();
+        }
+        let seconds = (begun.elapsed() - posting).as_secs_f64();
+        eprintln!(
+            "{name}: {:.0} WRITEs of 64 bytes a second",
+            rounds as f64 * 64.0 / seconds
+        );
+    };
+    let rig = Rig::new();
+    let mut cq = rig.cq(7);
+    let (mut a, _b) = rig.pair(&cq, 7);
+    let mr = rig.mr(4096, EVERY_RIGHT);
+    rate(&rig, &rig, &mut a, &mut cq, mr, mr, "one NIC");
+    let (mut a, b, _) = peers(CablePlan::default(), 1);
+    rate(&a.rig, &a.rig, &mut a.qp, &mut a.cq, a.mr, b.mr, "two NICs");
+}

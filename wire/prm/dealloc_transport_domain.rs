@@ -1,0 +1,26 @@
+//! DEALLOC_TRANSPORT_DOMAIN: frees a transport domain.
+//!
+//! `mlx5_ifc_dealloc_transport_domain_in_bits`, `mlx5_ifc_dealloc_transport_domain_out_bits`.
+
+use crate::layout::structure;
+use crate::prm::Status;
+
+structure! {
+    /// Frees a transport domain that nothing uses.
+    pub struct In: Mlx5Ifc "dealloc_transport_domain_in", 0x80 bits, opcode 0x817 {
+        /// Number of the transport domain.
+        transport_domain: u32 => 0x48, 24;
+    }
+}
+
+structure! {
+    /// The answer to [`In`].
+    pub struct Out: Mlx5Ifc "dealloc_transport_domain_out", 0x80 bits {
+        /// How the command ended.
+        status: Status => 0x00, 8;
+        /// Which check of the firmware failed.
+        syndrome: u32 => 0x20, 32;
+    }
+}
+
+crate::prm::command!(In, Out, "DEALLOC_TRANSPORT_DOMAIN");

@@ -1,0 +1,35 @@
+//! INIT2INIT_QP: changes a QP in INIT.
+//!
+//! `mlx5_ifc_init2init_qp_in_bits`, `mlx5_ifc_init2init_qp_out_bits`.
+
+use crate::layout::structure;
+use crate::prm::Status;
+use crate::prm::qpc::Qpc;
+
+structure! {
+    /// Changes a QP in INIT: rights, partition key, port.
+    pub struct In: Mlx5Ifc "init2init_qp_in", 0x880 bits, opcode 0x50e {
+        /// QP number.
+        qpn: u32 => 0x48, 24;
+        /// Which optional fields of the context the command takes: [`OptParam`](crate::prm::qpc::OptParam).
+        opt_param_mask: u32 => 0x80, 32;
+        /// Enhanced connection establishment options; zero for none.
+        ece: u32 => 0xa0, 32;
+        /// The QP's context.
+        qpc: Qpc => 0xc0, 0x740;
+    }
+}
+
+structure! {
+    /// The answer to [`In`].
+    pub struct Out: Mlx5Ifc "init2init_qp_out", 0x80 bits {
+        /// How the command ended.
+        status: Status => 0x00, 8;
+        /// Which check of the firmware failed.
+        syndrome: u32 => 0x20, 32;
+        /// Enhanced connection establishment options that took effect.
+        ece: u32 => 0x60, 32;
+    }
+}
+
+crate::prm::command!(In, Out, "INIT2INIT_QP");

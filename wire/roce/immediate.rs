@@ -1,0 +1,19 @@
+//! Immediate data (IBA 9.3.6) and the key that a send invalidates (IETH, IBA 9.3.7): 32 bits each.
+
+use crate::layout::structure;
+
+structure! {
+    /// Immediate data.
+    pub struct ImmDt: Iba "immdt", 32 bits {
+        /// The data, as a number in network byte order.
+        immediate: u32 => 0, 32;
+    }
+}
+
+structure! {
+    /// A key that the receiver invalidates.
+    pub struct Ieth: Iba "ieth", 32 bits {
+        /// The key.
+        key: u32 => 0, 32;
+    }
+}
