@@ -154,3 +154,45 @@ fn each_fence_that_is_taken_away_is_reported() {
         assert!(caught >= 3, "{}: {caught}", name(&mode));
     }
 }
+
+/// Orders and scopes that are too weak, everywhere at once: two blocks share a queue.
+#[test]
+fn each_order_and_scope_that_is_weakened_is_reported() {
+    for (from, to) in [
+        ("fence.acq_rel.sys", "fence.acq_rel.gpu"),
+        ("fence.acq_rel.sys", "fence.acq_rel.cta"),
+        ("st.release.gpu", "st.relaxed.gpu"),
+        ("st.release.gpu", "st.release.cta"),
+        ("ld.acquire.gpu", "ld.relaxed.gpu"),
+        ("ld.acquire.gpu", "ld.acquire.cta"),
+        ("atom.relaxed.gpu.global.add", "atom.relaxed.cta.global.add"),
+        ("red.relaxed.gpu.global.max", "red.relaxed.cta.global.max"),
+        // The doorbell record.
+        ("st.relaxed.sys.global.u32", "st.relaxed.gpu.global.u32"),
+        ("st.relaxed.sys.global.u32", "st.global.u32"),
+        // The completion.
+        ("ld.relaxed.sys.global.u64", "ld.relaxed.gpu.global.u64"),
+        ("ld.relaxed.sys.global.u64", "ld.global.u64"),
+    ] {
+        let reported = (1..=20).any(|seed| {
+            let options = Options {
+                seed,
+                sharing: Sharing::Gpu,
+                cq: CqForm::Collapsed,
+                threads: 64,
+                depth: 16,
+                size: 64,
+                slots: 1,
+                iters: 3,
+                check: Check::Strict,
+                step_budget: Some(3_000_000),
+                ptx: Some(embedded_ptx().replace(from, to)),
+                ..Options::default()
+            };
+            let outcome = options.run().unwrap();
+            let findings = outcome.findings.join("\n");
+            findings.contains("memory order: ") || findings.contains("doorbell-regression")
+        });
+        assert!(reported, "{from} -> {to}");
+    }
+}
