@@ -9,6 +9,9 @@ use warpverbs_sim_bus::{BusState, Event};
 use super::state::Block;
 use crate::ir::{BarKind, Op, Program};
 
+/// A block's barrier, or a warp and its member mask.
+type Key = (Option<u64>, u64);
+
 fn name_of(slot: u32, id: u64) -> u64 {
     u64::from(slot) << 8 | id & 0xff
 }
@@ -37,7 +40,7 @@ pub(super) fn released(
     program: &Program,
     released: &[u32],
 ) {
-    let mut meetings: Vec<((Option<u64>, u64), Vec<u32>)> = Vec::new();
+    let mut meetings: Vec<(Key, Vec<u32>)> = Vec::new();
     for thread in released
         .iter()
         .filter_map(|index| block.threads.get(*index as usize))

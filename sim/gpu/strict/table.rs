@@ -109,7 +109,7 @@ impl Table {
         let mut at = addr;
         while at < end {
             let next = (at / GRANULE + 1) * GRANULE;
-            if at % GRANULE == 0 && next <= end {
+            if at.is_multiple_of(GRANULE) && next <= end {
                 self.granules.remove(&(at / GRANULE));
             } else {
                 let mut cell_at = at / CELL * CELL;
@@ -122,12 +122,6 @@ impl Table {
             }
             at = next;
         }
-    }
-
-    /// How many granules have a state.
-    #[cfg(test)]
-    pub(super) fn len(&self) -> usize {
-        self.granules.len()
     }
 }
 
