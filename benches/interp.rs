@@ -1,4 +1,4 @@
-//! Speed of the PTX interpreter in its fast memory, in instructions per second.
+//! Speed of the PTX interpreter, in instructions per second: in fast memory, and (`strict`) with the memory model.
 //!
 //! `mix` is what a kernel's inner loop is made of: address arithmetic, a byte swap, loads, stores, a compare and a
 //! branch. `spin` is 64 threads that poll a word nobody writes until their bound is reached: what waiting costs.
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use warpverbs_sim_bus::{Access, Bus, Space};
-use warpverbs_sim_gpu::{FastMemory, GpuConfig, GpuModel, LaunchShape};
+use warpverbs_sim_gpu::{Check, GpuConfig, GpuModel, LaunchShape, memory_of};
 
 const MIX: &str = "\
 .version 8.2
@@ -69,20 +69,24 @@ $loop:
 ";
 
 /// Runs a kernel to its end and returns the instructions it executed.
-fn run(ptx: &str, threads: u32, rounds: u32) -> u64 {
-    let bus = Bus::new(Box::new(FastMemory::new()));
+fn run(check: Check, ptx: &str, threads: u32, rounds: u32) -> u64 {
+    let config = GpuConfig {
+        check,
+        ..GpuConfig::default()
+    };
+    let bus = Bus::new(memory_of(&config));
     let data = {
         let mut bus = bus.lock();
         let data = bus
             .memory
-            .alloc(Space::Device, 4096, 256, "data")
+            .alloc(Space::Device, 1 << 16, 256, "data")
             .expect("memory");
         bus.memory
-            .write(Access::HOST_COPY, data, &[0; 4096])
+            .write(Access::HOST_COPY, data, &vec![0; 1 << 16])
             .expect("memory");
         data
     };
-    let mut gpu = GpuModel::new(GpuConfig::default(), Arc::clone(&bus));
+    let mut gpu = GpuModel::new(config, Arc::clone(&bus));
     let module = gpu.load_module(ptx).expect("PTX");
     let kernel = gpu.kernel(module, "k").expect("kernel");
     let stream = gpu.create_stream().expect("stream");
@@ -102,9 +106,18 @@ fn run(ptx: &str, threads: u32, rounds: u32) -> u64 {
 fn interp(c: &mut Criterion) {
     let mut group = c.benchmark_group("interp");
     group.sample_size(20);
-    for (name, ptx, threads, rounds) in [("mix", MIX, 32, 2_000), ("spin", SPIN, 64, 2_000)] {
-        group.throughput(Throughput::Elements(run(ptx, threads, rounds)));
-        group.bench_function(name, |b| b.iter(|| black_box(run(ptx, threads, rounds))));
+    for (name, check, ptx, threads, rounds) in [
+        ("mix", Check::Fast, MIX, 32, 2_000),
+        ("spin", Check::Fast, SPIN, 64, 2_000),
+        ("strict mix 64", Check::Strict, MIX, 64, 200),
+        ("strict mix 1024", Check::Strict, MIX, 1024, 20),
+        ("strict spin 64", Check::Strict, SPIN, 64, 200),
+        ("strict spin 1024", Check::Strict, SPIN, 1024, 20),
+    ] {
+        group.throughput(Throughput::Elements(run(check, ptx, threads, rounds)));
+        group.bench_function(name, |b| {
+            b.iter(|| black_box(run(check, ptx, threads, rounds)));
+        });
     }
     group.finish();
 }

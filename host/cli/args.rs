@@ -97,6 +97,10 @@ pub(crate) enum Cq {
 pub(crate) enum Check {
     /// Addresses, bounds, work requests, every byte of data
     Fast,
+    /// And memory order, with the NIC as an observer at .sys scope
+    Strict,
+    /// And memory order, with the NIC as an observer at .gpu scope
+    Gpu,
 }
 
 /// `perf`.

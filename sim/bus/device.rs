@@ -23,6 +23,9 @@ pub enum Purpose {
     Copy,
     /// The NIC reads a doorbell record.
     Dbr,
+    /// The NIC reads what a doorbell that has just arrived guarantees of the doorbell record: the oldest value that it may
+    /// find there.
+    DbrAtDoorbell,
     /// The NIC fetches a work queue element.
     Wqe,
     /// The NIC reads or writes message data.
@@ -38,14 +41,17 @@ pub struct DmaAccess {
     pub purpose: Purpose,
     /// True if the PCIe relaxed-ordering bit is set on it.
     pub relaxed_ordering: bool,
+    /// The queue that the device works for. Queues of a device are independent: what one has seen, another has not.
+    pub context: u32,
 }
 
 impl DmaAccess {
     /// A strictly ordered access.
-    pub const fn new(purpose: Purpose) -> Self {
+    pub const fn new(purpose: Purpose, context: u32) -> Self {
         Self {
             purpose,
             relaxed_ordering: false,
+            context,
         }
     }
 
@@ -60,6 +66,7 @@ impl DmaAccess {
             },
             scope: Scope::Sys,
             purpose: self.purpose,
+            site: self.context,
         }
     }
 }
@@ -70,6 +77,8 @@ pub trait Dma {
     fn read(&mut self, access: DmaAccess, addr: u64, bytes: &mut [u8]) -> Result<(), Fault>;
     /// Writes bytes.
     fn write(&mut self, access: DmaAccess, addr: u64, bytes: &[u8]) -> Result<(), Fault>;
+    /// A queue has heard from its peer: a queue of this device (`here`) or of another one.
+    fn follow(&mut self, _context: u32, _peer: u32, _here: bool) {}
 }
 
 /// An agent beside the GPU threads.
@@ -80,4 +89,12 @@ pub trait Device: Send {
     fn step(&mut self, dma: &mut dyn Dma) -> Step;
     /// Takes an MMIO store at `offset` of its BAR. A register that does not exist is a fault.
     fn mmio_write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Fault>;
+    /// The queue that an MMIO store is for; a store that the device would refuse now is a fault.
+    fn context_of(&self, _offset: u64, _bytes: &[u8]) -> Result<u32, Fault> {
+        Ok(0)
+    }
+    /// Takes an MMIO store that was under way for a while.
+    fn mmio_arrives(&mut self, offset: u64, bytes: &[u8], _: &mut dyn Dma) -> Result<(), Fault> {
+        self.mmio_write(offset, bytes)
+    }
 }

@@ -12,7 +12,9 @@
 mod addr;
 mod device;
 mod dmabuf;
+mod event;
 mod fault;
+mod finding;
 #[allow(unsafe_code)]
 mod host;
 mod memory;
@@ -23,7 +25,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub use addr::{BAR_SIZE, Region, bar_base, region_of};
 pub use device::{Device, Dma, DmaAccess, Purpose, Step};
 pub use dmabuf::DmabufTable;
+pub use event::{Event, Posted};
 pub use fault::{Fault, FaultKind};
+pub use finding::{Actor, MemoryFinding, OrderFault, Party};
 pub use host::HostWindows;
 pub use memory::{Access, Agent, FenceKind, Memory, Order, RmwOp, Scope, Space};
 pub use rng::Rng;
@@ -81,12 +85,25 @@ impl BusState {
         let Some(device) = self.devices.get(index).cloned() else {
             return Step::Idle;
         };
+        let number = index as u16;
         let mut view = View {
-            agent: Agent::Device(index as u16),
+            agent: Agent::Device(number),
             memory: self.memory.as_mut(),
             host: &mut self.host,
         };
-        lock_device(&device).step(&mut view)
+        let mut device = lock_device(&device);
+        let arrived = view.memory.arrive(number);
+        if let Some(posted) = arrived
+            && let Err(fault) = device.mmio_arrives(posted.offset, posted.bytes(), &mut view)
+        {
+            view.memory.refused(posted, &fault);
+        }
+        let step = device.step(&mut view);
+        if arrived.is_some() || view.memory.has_posted(number) {
+            Step::Progress
+        } else {
+            step
+        }
     }
 
     /// Steps all devices in turn until all are idle or `budget` steps are spent; returns the steps taken.
@@ -107,6 +124,30 @@ impl BusState {
                 return taken;
             }
         }
+    }
+
+    /// Makes an MMIO store for a thread: it arrives at once, or later if the memory model says so.
+    pub fn mmio_store(&mut self, access: Access, addr: u64, bytes: &[u8]) -> Result<(), Fault> {
+        if let Region::Bar { device, offset } = region_of(addr)
+            && let Some(target) = self.devices.get(device)
+            && let Some(len) = u8::try_from(bytes.len()).ok().filter(|len| *len <= 8)
+        {
+            let context = lock_device(target).context_of(offset, bytes)?;
+            let mut posted = Posted {
+                device: device as u16,
+                context,
+                offset,
+                bytes: [0; 8],
+                len,
+            };
+            for (to, from) in posted.bytes.iter_mut().zip(bytes) {
+                *to = *from;
+            }
+            if self.memory.post(access, posted) {
+                return Ok(());
+            }
+        }
+        self.mmio_write(addr, bytes)
     }
 
     /// Delivers one MMIO store. The address decides the device; no device there is a fault.
@@ -150,6 +191,12 @@ impl Dma for View<'_> {
             Region::Simulated => self.memory.write(access.by(self.agent), addr, bytes),
             Region::Host => self.host.write(addr, bytes),
             Region::Bar { .. } => Err(peer_to_peer(addr, bytes.len())),
+        }
+    }
+
+    fn follow(&mut self, context: u32, peer: u32, here: bool) {
+        if let Agent::Device(device) = self.agent {
+            self.memory.follow(device, context, peer, here);
         }
     }
 }

@@ -4,7 +4,7 @@
 //! Must not know: how values are kept (flat bytes or message histories) or which instruction made the access.
 
 use crate::addr::space_base;
-use crate::{Fault, Purpose};
+use crate::{Event, Fault, MemoryFinding, Posted, Purpose};
 
 /// Who makes an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -62,6 +62,8 @@ pub struct Access {
     pub scope: Scope,
     /// What it is for, in messages.
     pub purpose: Purpose,
+    /// Where it comes from: a thread's instruction by its number in the module, or the queue that a device works for.
+    pub site: u32,
 }
 
 impl Access {
@@ -71,6 +73,7 @@ impl Access {
         order: Order::Weak,
         scope: Scope::Sys,
         purpose: Purpose::Copy,
+        site: 0,
     };
 }
 
@@ -212,6 +215,31 @@ pub trait Memory: Send {
     fn write(&mut self, access: Access, addr: u64, bytes: &[u8]) -> Result<(), Fault>;
     /// Names the object at `addr`: label, offset and liveness.
     fn describe(&self, addr: u64) -> String;
+
+    // What a memory model needs beside; memory without one ignores it.
+
+    /// Takes notice of what orders agents.
+    fn event(&mut self, _: Event<'_>) {}
+    /// Takes a posted MMIO store that is to arrive later; false if it is to arrive at once.
+    fn post(&mut self, _: Access, _: Posted) -> bool {
+        false
+    }
+    /// True if MMIO stores are under way to the device.
+    fn has_posted(&self, _device: u16) -> bool {
+        false
+    }
+    /// Hands out a posted store that arrives at the device now.
+    fn arrive(&mut self, _device: u16) -> Option<Posted> {
+        None
+    }
+    /// A device's queue has heard from its peer, a queue of the same device or of another.
+    fn follow(&mut self, _device: u16, _context: u32, _peer: u32, _here: bool) {}
+    /// A posted store was refused when it arrived.
+    fn refused(&mut self, _: Posted, _: &Fault) {}
+    /// Hands out what the model found wrong.
+    fn take_findings(&mut self) -> Vec<MemoryFinding> {
+        Vec::new()
+    }
 }
 
 #[cfg(test)]

@@ -11,6 +11,18 @@ pub enum Scheduler {
     Converge,
 }
 
+/// How memory is modelled and judged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Check {
+    /// Flat bytes: every access sees the latest store. Addresses are checked.
+    #[default]
+    Fast,
+    /// The PTX memory model; devices observe at `.sys` scope.
+    Strict,
+    /// The PTX memory model; devices observe at `.gpu` scope, as if all they access were in this GPU's memory.
+    Gpu,
+}
+
 /// Configuration of a simulated GPU.
 #[derive(Clone, Debug)]
 pub struct GpuConfig {
@@ -18,6 +30,8 @@ pub struct GpuConfig {
     pub seed: u64,
     /// How lanes are scheduled.
     pub scheduler: Scheduler,
+    /// How memory is modelled: of what [`crate::memory_of`] makes of it.
+    pub check: Check,
     /// Steps without progress after which a run is reported as a livelock. Progress is a thread that ends, a block that
     /// starts, a device that takes a step, or a store to a device register; stores to memory are not, since a thread that
     /// waits may store too. A kernel that computes for longer needs a larger budget.
@@ -35,6 +49,7 @@ impl Default for GpuConfig {
         Self {
             seed: 1,
             scheduler: Scheduler::Independent,
+            check: Check::Fast,
             step_budget: 200_000_000,
             sms: 16,
             blocks_per_sm: 16,

@@ -4,6 +4,7 @@
 //! Must not know: RDMA, work requests, or anything of the host crate: it is an independent oracle.
 //!
 //! - [`GpuModel`] is what a driver sees: modules, streams, launches, mapped registers.
+//! - [`StrictMemory`] is memory with the PTX memory model: what order leaves open is reported ([`OrderReport`]).
 //! - [`FastMemory`] is memory without a memory model: flat bytes with bounds, liveness and labels.
 //! - [`coverage`] prints which PTX is supported; anything else is refused when a module is loaded.
 //!
@@ -19,18 +20,23 @@ mod ir;
 mod memory;
 mod model;
 mod module;
+mod order;
 mod parse;
 mod report;
 mod run;
 mod stream;
+mod strict;
 mod window;
 
-pub use config::{GpuConfig, Scheduler};
+pub use config::{Check, GpuConfig, Scheduler};
 pub use counters::{LaunchCounters, Phase, PhaseCounters};
 pub use decode::coverage;
 pub use error::{GpuError, LoadError};
 pub use memory::{FastMemory, POISON};
-pub use model::{Advance, EventId, GpuModel, KernelId, ModuleId, StreamId};
+pub use model::{Advance, EventId, GpuModel, KernelId, ModuleId, StreamId, memory_of};
 pub use module::kernels;
+pub use order::{AccessReport, OrderReport};
 pub use report::{FailureKind, Location, RunReport, Waiter};
 pub use run::state::LaunchShape;
+pub use strict::StrictMemory;
+pub use warpverbs_sim_bus::OrderFault;

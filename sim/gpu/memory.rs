@@ -112,6 +112,31 @@ impl FastMemory {
         Ok(&mut self.spaces[space].objects[index].bytes[from..from + len as usize])
     }
 
+    /// Fails as an access to these bytes would.
+    pub(crate) fn check(&mut self, addr: u64, len: u64) -> Result<(), Fault> {
+        self.bytes(addr, len).map(|_| ())
+    }
+
+    /// Eight bytes at a multiple of eight; bytes outside an object are 0.
+    pub(crate) fn word(&mut self, addr: u64) -> u64 {
+        if let Ok(bytes) = self.bytes(addr, 8) {
+            return get(bytes);
+        }
+        (0..8).fold(0, |word, n| match self.bytes(addr + n, 1) {
+            Ok(byte) => word | get(byte) << (8 * n),
+            Err(_) => word,
+        })
+    }
+
+    /// Changes those of eight bytes that the mask names.
+    pub(crate) fn put_word(&mut self, addr: u64, value: u64, mask: u8) {
+        for n in (0..8).filter(|n| mask >> n & 1 == 1) {
+            if let Ok(byte) = self.bytes(addr + n, 1) {
+                put(byte, value >> (8 * n));
+            }
+        }
+    }
+
     /// Says what is wrong with an access that cannot be made.
     #[cold]
     fn explain(&self, addr: u64, len: u64) -> Fault {

@@ -6,16 +6,19 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use warpverbs_sim_bus::{BAR_SIZE, Bus, Region, region_of};
+use warpverbs_sim_bus::{BAR_SIZE, Bus, BusState, Event, Memory, Region, region_of};
 
-use crate::config::{GpuConfig, Scheduler};
+use crate::config::{Check, GpuConfig, Scheduler};
 use crate::counters::LaunchCounters;
 use crate::error::{GpuError, LoadError};
+use crate::memory::FastMemory;
 use crate::module::{Module, needs};
+use crate::order::{LaunchNames, OrderReport};
 use crate::report::RunReport;
 use crate::run::machine::Machine;
 use crate::run::state::{Launch, LaunchShape};
 use crate::stream::Streams;
+use crate::strict::{StrictMemory, beyond_the_model};
 use crate::window::RegisterWindow;
 
 /// Limits of a launch (CUDA C++ Programming Guide, "Compute Capabilities").
@@ -92,6 +95,19 @@ pub struct GpuModel {
     /// Sorted ranges of constant variables of all modules.
     read_only: Vec<(u64, u64)>,
     failure: Option<Arc<RunReport>>,
+    /// For reports on memory order; empty with [`Check::Fast`].
+    names: LaunchNames,
+    check: Check,
+    order_reports: Vec<OrderReport>,
+}
+
+/// Memory that models what a configuration asks for.
+pub fn memory_of(config: &GpuConfig) -> Box<dyn Memory> {
+    match config.check {
+        Check::Fast => Box::new(FastMemory::new()),
+        Check::Strict => Box::new(StrictMemory::new(config.seed, false)),
+        Check::Gpu => Box::new(StrictMemory::new(config.seed, true)),
+    }
 }
 
 impl GpuModel {
@@ -100,6 +116,9 @@ impl GpuModel {
         Self {
             bus,
             converge: config.scheduler == Scheduler::Converge,
+            check: config.check,
+            names: LaunchNames::default(),
+            order_reports: Vec::new(),
             machine: Machine::new(config),
             modules: BTreeMap::new(),
             modules_issued: 0,
@@ -143,7 +162,18 @@ impl GpuModel {
         if let Some(report) = &self.failure {
             return Err(LoadError::new(0, format!("the context is dead: {report}")));
         }
-        let module = Module::load(ptx, &mut self.bus.lock(), self.converge)?;
+        let mut bus = self.bus.lock();
+        let module = Module::load(ptx, &mut bus, self.converge)?;
+        if self.check != Check::Fast
+            && let Some(error) = beyond_the_model(&module.program)
+        {
+            for (addr, _) in module.globals.values() {
+                // Just allocated: freeing it cannot fail.
+                let _ = bus.memory.free(*addr);
+            }
+            return Err(error);
+        }
+        drop(bus);
         self.modules_issued += 1;
         let id = self.modules_issued;
         self.modules.insert(id, module);
@@ -223,10 +253,17 @@ impl GpuModel {
     /// True if all work of a stream is done.
     pub fn stream_done(&self, stream: StreamId) -> Result<bool, GpuError> {
         self.alive()?;
-        self.streams.done(stream.0).ok_or(GpuError::NoSuch {
+        let done = self.streams.done(stream.0).ok_or(GpuError::NoSuch {
             what: "stream",
             id: stream.0,
-        })
+        })?;
+        if done {
+            self.bus
+                .lock()
+                .memory
+                .event(Event::HostSync { stream: stream.0 });
+        }
+        Ok(done)
     }
 
     /// Creates an event.
@@ -253,10 +290,14 @@ impl GpuModel {
     /// True if the work before the event's last record is done, or it was never recorded.
     pub fn event_done(&self, event: EventId) -> Result<bool, GpuError> {
         self.alive()?;
-        self.streams.event_done(event.0).ok_or(GpuError::NoSuch {
+        let done = self.streams.event_done(event.0).ok_or(GpuError::NoSuch {
             what: "event",
             id: event.0,
-        })
+        })?;
+        if done && let Some(stream) = self.streams.recorded_on(event.0) {
+            self.bus.lock().memory.event(Event::HostSync { stream });
+        }
+        Ok(done)
     }
 
     /// Launches a kernel. `params` is its parameter buffer, laid out as the kernel declares it.
@@ -279,6 +320,11 @@ impl GpuModel {
         }
         self.launches_issued += 1;
         launch.id = self.launches_issued;
+        if self.check != Check::Fast {
+            self.names.add(&launch);
+            let event = Event::Launch { launch: launch.id };
+            self.bus.lock().memory.event(event);
+        }
         self.streams.push_launch(launch);
         self.streams.pump(&mut self.machine);
         Ok(())
@@ -402,6 +448,7 @@ impl GpuModel {
                 streams.pump(machine);
             },
         );
+        collect(&mut bus, &self.names, &mut self.order_reports);
         match result {
             Ok(advanced) => Ok(Advance {
                 steps: advanced.steps,
@@ -415,6 +462,12 @@ impl GpuModel {
                 Err(GpuError::Dead(report))
             }
         }
+    }
+
+    /// What the memory model found wrong since the last call: at most one report of a kind for each pair of instructions.
+    pub fn take_order_reports(&mut self) -> Vec<OrderReport> {
+        collect(&mut self.bus.lock(), &self.names, &mut self.order_reports);
+        std::mem::take(&mut self.order_reports)
     }
 
     /// Counters of the last launch that finished on a stream.
@@ -450,6 +503,14 @@ const _: () = {
     const fn is_send<T: Send>() {}
     is_send::<GpuModel>();
 };
+fn collect(bus: &mut BusState, names: &LaunchNames, reports: &mut Vec<OrderReport>) {
+    reports.extend(
+        bus.memory
+            .take_findings()
+            .into_iter()
+            .map(|finding| names.resolve(finding)),
+    );
+}
 
 fn found(found: bool, what: &'static str, id: u64) -> Result<(), GpuError> {
     if found {

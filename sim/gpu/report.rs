@@ -7,6 +7,8 @@ use std::fmt;
 
 use warpverbs_sim_bus::Fault;
 
+use crate::ir::Program;
+
 /// Threads that a report names one by one; the rest are counted.
 const NAMED: usize = 32;
 
@@ -60,6 +62,21 @@ pub struct Location {
     pub block: [u32; 3],
     /// Thread (x, y, z).
     pub thread: [u32; 3],
+}
+
+impl Location {
+    /// Of an instruction of a program.
+    pub(crate) fn of(program: &Program, pc: u32, block: [u32; 3], thread: [u32; 3]) -> Self {
+        let line = program.lines.get(pc as usize).copied().unwrap_or(0);
+        let function = program.functions.iter().rev().find(|f| f.entry <= pc);
+        Self {
+            line,
+            text: program.line_text(line).to_owned(),
+            function: function.map(|f| f.name.clone()).unwrap_or_default(),
+            block,
+            thread,
+        }
+    }
 }
 
 impl fmt::Display for Location {

@@ -29,6 +29,8 @@ struct Event {
     /// Number of the last record, and of the last one reached.
     recorded: u64,
     reached: u64,
+    /// Stream of the last record.
+    stream: Option<u64>,
 }
 
 /// All streams and events. Ordered by number, so that the order of work does not depend on hashing.
@@ -83,6 +85,11 @@ impl Streams {
         self.events.get(&id).map(|e| e.reached == e.recorded)
     }
 
+    /// The stream of an event's last record.
+    pub(crate) fn recorded_on(&self, id: u64) -> Option<u64> {
+        self.events.get(&id)?.stream
+    }
+
     pub(crate) fn counters(&self, id: u64) -> Option<LaunchCounters> {
         self.streams.get(&id).filter(|s| !s.destroyed)?.last
     }
@@ -108,6 +115,7 @@ impl Streams {
             return;
         };
         e.recorded += 1;
+        e.stream = Some(stream);
         let record = e.recorded;
         if let Some(stream) = self.stream(stream) {
             stream.queue.push_back(Work::Record(event, record));

@@ -180,7 +180,7 @@ impl Work<'_> {
         // The whole CQE is one write on the bus; owner bit and opcode become visible last (rdma-core reads them first and
         // then the rest). That no other step of anyone comes in between is assumed.
         let (head, tail) = entry.bytes.split_at(Tail::OFFSET);
-        let access = DmaAccess::new(Purpose::Cqe);
+        let access = DmaAccess::new(Purpose::Cqe, self.qpn);
         let result = self
             .dma
             .write(access, slot, head)
@@ -220,7 +220,8 @@ impl Work<'_> {
         let id = ObjectId::new(ObjectKind::Cq, cqn);
         let mut word = [0; 4];
         let at = record + DBR_CQ_CONSUMER as u64;
-        if let Err(fault) = self.dma.read(DmaAccess::new(Purpose::Dbr), at, &mut word) {
+        let access = DmaAccess::new(Purpose::Dbr, self.qpn);
+        if let Err(fault) = self.dma.read(access, at, &mut word) {
             self.note_fault(id, &fault);
             return;
         }

@@ -43,6 +43,9 @@ pub struct NicConfig {
     pub faults: FaultPlan,
     /// log2 of the most PDs, UMEMs, MKeys, CQs and QPs, of each; at most 23.
     pub log_max_objects: u8,
+    /// True if it may read a doorbell record at any step and act on it without a doorbell. That hardware may do so is
+    /// assumed; software that is right does not notice.
+    pub reads_records_early: bool,
 }
 
 impl Default for NicConfig {
@@ -61,6 +64,7 @@ impl Default for NicConfig {
             no_dbr: false,
             faults: FaultPlan::default(),
             log_max_objects: 18,
+            reads_records_early: false,
         }
     }
 }

@@ -90,6 +90,14 @@ pub enum FindingKind {
         /// The doorbell.
         doorbell: u64,
     },
+    /// No doorbell of an index made sure that the record was there when it arrived: nothing orders the store of the record
+    /// before the doorbell (rule O3).
+    DbrUnordered {
+        /// The doorbell.
+        doorbell: u64,
+        /// The least that the record held for certain.
+        record: u64,
+    },
     /// The doorbell record moved backwards.
     DbrRegression {
         /// The value before.
@@ -147,6 +155,7 @@ impl FindingKind {
             Self::DoorbellMalformed => "doorbell-malformed",
             Self::DbrBehind { .. } => "dbr-behind",
             Self::DbrWrongWord { .. } => "dbr-wrong-word",
+            Self::DbrUnordered { .. } => "dbr-unordered",
             Self::DbrRegression { .. } => "dbr-regression",
             Self::DbrBeyondQueue { .. } => "dbr-beyond-queue",
             Self::ReceiveDbrBeyondQueue { .. } => "receive-dbr-beyond-queue",
@@ -206,6 +215,10 @@ impl fmt::Display for FindingKind {
             Self::DbrWrongWord { doorbell } => write!(
                 f,
                 "doorbell {doorbell:#x} is in the receive word of the doorbell record (word 0), not in the send word (word 1)"
+            ),
+            Self::DbrUnordered { doorbell, record } => write!(
+                f,
+                "doorbell {doorbell:#x} can arrive before the store of its record, of which only {record:#x} is certain then: a fence.acq_rel.sys is missing between the two"
             ),
             Self::DbrRegression { last, now } => {
                 write!(

@@ -19,6 +19,7 @@ use crate::keys::{MKey, MrKeys, Rights};
 use crate::link::Link;
 use crate::objects::{ObjectId, ObjectKind, Objects};
 use crate::port::Port;
+use crate::qp::Qp;
 use crate::schedule::{Schedule, Turn};
 use crate::sq::Rung;
 use crate::stats::NicStats;
@@ -225,6 +226,13 @@ impl NicModel {
             if !matches!(qp.state, QpState::Rts | QpState::Err) || qp.has_no_dbr() {
                 continue;
             }
+            if let Some((doorbell, record)) = qp.indices.uncertain() {
+                let kind = FindingKind::DbrUnordered { doorbell, record };
+                let id = ObjectId::new(ObjectKind::Qp, qpn);
+                self.findings.add(id, Some(doorbell), kind, || {
+                    "at the end of the run".to_owned()
+                });
+            }
             if let Some(lag) = qp.indices.judge_last() {
                 let kind = FindingKind::DbrBehind {
                     doorbell: lag.doorbell,
@@ -387,6 +395,40 @@ impl NicModel {
         }
     }
 
+    /// Refuses a store to a register that takes no such store.
+    fn check_store(&self, offset: u64, bytes: &[u8]) -> Result<(), Fault> {
+        let refuse =
+            |kind, detail: String| Err(Fault::new(kind, offset, bytes.len() as u64, detail));
+        let (page, register) = uar::locate(offset);
+        let uar = ObjectId::new(ObjectKind::Uar, page);
+        if self.objects.uars.get(page).is_none() {
+            return if self.objects.uars.is_destroyed(page) {
+                refuse(FaultKind::Freed, format!("{uar} was freed"))
+            } else {
+                refuse(FaultKind::Unmapped, format!("{uar} was never allocated"))
+            };
+        }
+        match register {
+            Register::None => refuse(FaultKind::Unmapped, format!("{uar} has no such register")),
+            _ if bytes.len() == 8 => Ok(()),
+            _ => refuse(
+                FaultKind::Refused,
+                format!("a doorbell of {uar} is stores of 8 bytes"),
+            ),
+        }
+    }
+
+    /// With [`NicConfig::reads_records_early`]: reads the doorbell record of some QP that can send.
+    fn read_some_record(&mut self, dma: &mut dyn Dma) {
+        let rts = |(qpn, qp): (u32, &Qp)| (qp.state == QpState::Rts).then_some(qpn);
+        let sending: Vec<u32> = self.objects.qps.iter().filter_map(rts).collect();
+        if let Some(qpn) = self.schedule.one_of(&sending) {
+            let mut work = self.work(qpn, dma);
+            work.take_record();
+            work.settle();
+        }
+    }
+
     /// Takes a send doorbell on an allocated page. What hardware ignores is ignored, and noted.
     fn ring(&mut self, page: u32, register: Register, bytes: [u8; 8]) {
         let uar = ObjectId::new(ObjectKind::Uar, page);
@@ -507,6 +549,9 @@ impl Device for NicModel {
             self.port.sleep(self.time.now());
             return Step::Idle;
         }
+        if self.config.reads_records_early && self.schedule.whim() {
+            self.read_some_record(dma);
+        }
         // Packets and queues take turns, so that neither keeps the other waiting.
         let turn = self.took_packet && !self.schedule.is_idle();
         self.took_packet = false;
@@ -541,39 +586,37 @@ impl Device for NicModel {
         }
     }
 
+    fn context_of(&self, offset: u64, bytes: &[u8]) -> Result<u32, Fault> {
+        self.check_store(offset, bytes)?;
+        let (_, register) = uar::locate(offset);
+        if !matches!(register, Register::Send | Register::SendNoDbr) {
+            return Ok(0);
+        }
+        let doorbell = <[u8; 8]>::try_from(bytes)
+            .ok()
+            .and_then(|bytes| Doorbell::parse(bytes).ok());
+        Ok(doorbell.map_or(0, |doorbell| doorbell.qpn()))
+    }
+
+    fn mmio_arrives(&mut self, offset: u64, bytes: &[u8], dma: &mut dyn Dma) -> Result<(), Fault> {
+        self.mmio_write(offset, bytes)?;
+        let qpn = self.context_of(offset, bytes)?;
+        self.work(qpn, dma).confirm_doorbell();
+        Ok(())
+    }
+
     fn mmio_write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Fault> {
         // Stores to a device that is gone are posted, and vanish.
         if self.is_silent() {
             return Ok(());
         }
-        let refuse =
-            |kind, detail: String| Err(Fault::new(kind, offset, bytes.len() as u64, detail));
+        self.check_store(offset, bytes)?;
         let (page, register) = uar::locate(offset);
-        let uar = ObjectId::new(ObjectKind::Uar, page);
-        if self.objects.uars.get(page).is_none() {
-            return if self.objects.uars.is_destroyed(page) {
-                refuse(FaultKind::Freed, format!("{uar} was freed"))
-            } else {
-                refuse(FaultKind::Unmapped, format!("{uar} was never allocated"))
-            };
-        }
         match (register, <[u8; 8]>::try_from(bytes)) {
             (Register::Send | Register::SendNoDbr, Ok(bytes)) => self.ring(page, register, bytes),
             (Register::CqArm, Ok(bytes)) => self.arm(page, bytes),
             // The rest of a WQE that is pushed: this NIC fetches WQEs all the same, as hardware may.
-            (Register::BlueFlame, Ok(_)) => {}
-            (
-                Register::Send | Register::SendNoDbr | Register::CqArm | Register::BlueFlame,
-                Err(_),
-            ) => {
-                return refuse(
-                    FaultKind::Refused,
-                    format!("a doorbell of {uar} is stores of 8 bytes"),
-                );
-            }
-            (Register::None, _) => {
-                return refuse(FaultKind::Unmapped, format!("{uar} has no such register"));
-            }
+            _ => {}
         }
         Ok(())
     }

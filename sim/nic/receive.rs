@@ -128,7 +128,7 @@ impl Work<'_> {
         let Some(record) = self.receive_queue().map(|queue| queue.dbr) else {
             return;
         };
-        let word = self.read_word(record + DBR_RECEIVE as u64);
+        let word = self.read_word(Purpose::Dbr, record + DBR_RECEIVE as u64);
         let id = self.id();
         let Some(queue) = self.receive_queue() else {
             return;
@@ -166,7 +166,10 @@ impl Work<'_> {
         queue.consumer += 1;
         let mut bytes = [0; MAX_STRIDE];
         let bytes = bytes.get_mut(..stride).unwrap_or_default();
-        if let Err(fault) = self.dma.read(DmaAccess::new(Purpose::Wqe), slot, bytes) {
+        if let Err(fault) = self
+            .dma
+            .read(DmaAccess::new(Purpose::Wqe, self.qpn), slot, bytes)
+        {
             self.note_fault(id, &fault);
             return Err((taken, LOCAL_QP_OPERATION));
         }

@@ -13,7 +13,7 @@ use warpverbs_wire::wqe::{masked_sum, masked_swapped};
 
 use crate::failure::{Failed, LOCAL_LENGTH, LOCAL_PROTECTION};
 use crate::keys::{self, Request, Right};
-use crate::packet::Packet;
+use crate::packet::{Packet, Source};
 use crate::qp::Received;
 use crate::receive::Posted;
 use crate::trace::Event;
@@ -132,6 +132,9 @@ impl Work<'_> {
             _ => false,
         };
         if ready && qp.path.leads_to(packet.source) {
+            // What the peer did happens before what follows from its packet.
+            let here = packet.source == Source::Here;
+            self.dma.follow(self.qpn, qp.context.remote_qpn, here);
             if packet.opcode.is_request() {
                 self.take_request(&packet);
             } else if packet.opcode.is_response() {
@@ -387,7 +390,10 @@ impl Work<'_> {
             right,
         };
         match keys::translate(&self.objects.mkeys, request) {
-            Ok(target) => Ok(Some((target.bus_addr, payload(target.relaxed_ordering)))),
+            Ok(target) => Ok(Some((
+                target.bus_addr,
+                payload(self.qpn, target.relaxed_ordering),
+            ))),
             Err(fault) => {
                 self.note_key(None, range.key, fault);
                 Err(NakCode::RemoteAccess)

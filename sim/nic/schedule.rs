@@ -99,6 +99,17 @@ impl Schedule {
         self.watched.clone()
     }
 
+    /// Every other time true.
+    pub(crate) fn whim(&mut self) -> bool {
+        self.rng.below(2) == 0
+    }
+
+    /// One of `qpns`.
+    pub(crate) fn one_of(&mut self, qpns: &[u32]) -> Option<u32> {
+        qpns.get(self.rng.below(qpns.len() as u32) as usize)
+            .copied()
+    }
+
     pub(crate) fn is_idle(&self) -> bool {
         self.ready.is_empty()
     }

@@ -19,6 +19,11 @@ pub(crate) struct SendIndices {
     judged: Option<u64>,
     /// The last record that made no sense, so that it is reported once.
     beyond: Option<u16>,
+    /// The least that the record held for certain when the last doorbell, or one of the same index before it, arrived.
+    /// `None`: nobody looked.
+    certain: Option<u64>,
+    /// A doorbell that a higher one has followed, and what was certain of its record.
+    unordered: Option<(u64, u64)>,
 }
 
 /// What a doorbell's index was.
@@ -55,6 +60,8 @@ impl SendIndices {
             dbr: first,
             judged: None,
             beyond: None,
+            certain: None,
+            unordered: None,
         }
     }
 
@@ -84,6 +91,8 @@ impl SendIndices {
             }
             if rung > last {
                 self.judged = Some(last);
+                self.unordered = self.unordered.or(self.uncertain());
+                self.certain = None;
             }
         }
         self.doorbell = Some(rung);
@@ -124,6 +133,25 @@ impl SendIndices {
     /// True if the record was behind the last doorbell when it was last read.
     pub(crate) fn lags(&self) -> bool {
         self.doorbell.is_some_and(|doorbell| self.dbr < doorbell)
+    }
+
+    /// Takes what a doorbell, on arrival, guarantees of the record.
+    pub(crate) fn confirm(&mut self, value: u16) {
+        if let Some(record) = self.unwrap(value) {
+            self.certain = Some(self.certain.map_or(record, |before| before.max(record)));
+        }
+    }
+
+    /// The last doorbell and what is certain of its record, if that is less.
+    pub(crate) fn uncertain(&self) -> Option<(u64, u64)> {
+        let doorbell = self.doorbell?;
+        let certain = self.certain.filter(|certain| *certain < doorbell)?;
+        Some((doorbell, certain))
+    }
+
+    /// A doorbell that a higher one has followed and that never made sure of its record.
+    pub(crate) fn take_unordered(&mut self) -> Option<(u64, u64)> {
+        self.unordered.take()
     }
 
     /// The doorbell that a higher one has followed although the record, when read after that, had not reached it.

@@ -148,7 +148,10 @@ impl Work<'_> {
             right,
         };
         match keys::translate(&self.objects.mkeys, request) {
-            Ok(target) => Ok(Some((target.bus_addr, payload(target.relaxed_ordering)))),
+            Ok(target) => Ok(Some((
+                target.bus_addr,
+                payload(self.qpn, target.relaxed_ordering),
+            ))),
             Err(fault) => {
                 self.note_key(slot, key, fault);
                 Err(LOCAL_PROTECTION)
@@ -168,10 +171,10 @@ impl Work<'_> {
 }
 
 /// An access to message data.
-pub(crate) fn payload(relaxed_ordering: bool) -> DmaAccess {
+pub(crate) fn payload(qpn: u32, relaxed_ordering: bool) -> DmaAccess {
     DmaAccess {
         relaxed_ordering,
-        ..DmaAccess::new(Purpose::Payload)
+        ..DmaAccess::new(Purpose::Payload, qpn)
     }
 }
 

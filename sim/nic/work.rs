@@ -174,9 +174,10 @@ impl Work<'_> {
         self.findings.add(object, None, kind, || fault.to_string());
     }
 
-    pub(crate) fn read_word(&mut self, addr: u64) -> Option<[u8; 4]> {
+    pub(crate) fn read_word(&mut self, purpose: Purpose, addr: u64) -> Option<[u8; 4]> {
         let mut word = [0; 4];
-        match self.dma.read(DmaAccess::new(Purpose::Dbr), addr, &mut word) {
+        let access = DmaAccess::new(purpose, self.qpn);
+        match self.dma.read(access, addr, &mut word) {
             Ok(()) => Some(word),
             Err(fault) => {
                 self.note_fault(self.id(), &fault);
@@ -190,8 +191,32 @@ impl Work<'_> {
     fn read_dbr(&mut self) {
         let Some(qp) = self.qp() else { return };
         qp.dbr_due = false;
-        let record = qp.memory.dbr;
-        let Some(word) = self.read_word(record + DBR_SEND as u64) else {
+        self.take_record();
+    }
+
+    /// Looks whether a doorbell that has just arrived makes sure that its record is there too (rule O3): a NIC in
+    /// recovery takes the record for the whole truth when the doorbell comes.
+    pub(crate) fn confirm_doorbell(&mut self) {
+        let Some(record) = self
+            .qp()
+            .filter(|qp| !qp.has_no_dbr())
+            .map(|qp| qp.memory.dbr)
+        else {
+            return;
+        };
+        if let Some(word) = self.read_word(Purpose::DbrAtDoorbell, record + DBR_SEND as u64)
+            && let Some(qp) = self.qp()
+        {
+            qp.indices.confirm(dbr_producer(word));
+        }
+    }
+
+    /// Reads the send doorbell record whenever it likes.
+    pub(crate) fn take_record(&mut self) {
+        let Some(record) = self.qp().map(|qp| qp.memory.dbr) else {
+            return;
+        };
+        let Some(word) = self.read_word(Purpose::Dbr, record + DBR_SEND as u64) else {
             return;
         };
         self.stats.dbr_reads += 1;
@@ -215,8 +240,15 @@ impl Work<'_> {
                 }
             }
         }
+        if let Some((doorbell, record)) = qp.indices.take_unordered() {
+            let kind = FindingKind::DbrUnordered { doorbell, record };
+            self.findings.add(id, Some(doorbell), kind, String::new);
+        }
+        let Some(qp) = self.objects.qps.get_mut(self.qpn) else {
+            return;
+        };
         if let Some(lag) = qp.indices.judge() {
-            let receive = self.read_word(record + DBR_RECEIVE as u64);
+            let receive = self.read_word(Purpose::Dbr, record + DBR_RECEIVE as u64);
             self.report_lag(lag, receive);
         }
     }
@@ -253,14 +285,30 @@ impl Work<'_> {
         };
         let mut wanted = 1;
         let mut done = 0;
+        // Declared segments that are still to be read.
+        let mut segments = 0;
         for block in fetched.bytes.chunks_exact_mut(WQEBB_BYTES as usize) {
             if done == wanted {
                 break;
             }
             // A WQE wraps around the end of the ring by whole WQEBBs.
-            let at = (index + done) & (depth - 1);
-            self.dma
-                .read(DmaAccess::new(Purpose::Wqe), ring + at * WQEBB_BYTES, block)?;
+            let at = ring + ((index + done) & (depth - 1)) * WQEBB_BYTES;
+            let access = DmaAccess::new(Purpose::Wqe, self.qpn);
+            // Only bytes that the WQE declares are read: those behind may be anything, even under way.
+            let (head, rest) = block.split_at_mut(SEGMENT);
+            let mut left = segments;
+            if done == 0 {
+                self.dma.read(access, at, head)?;
+                left = usize::from(head.get(7).copied().unwrap_or(0) & MAX_DS).saturating_sub(1);
+            } else if left > 0 {
+                self.dma.read(access, at, head)?;
+                left -= 1;
+            }
+            let declared = (left * SEGMENT).min(rest.len());
+            if let Some(declared) = rest.get_mut(..declared).filter(|d| !d.is_empty()) {
+                self.dma.read(access, at + SEGMENT as u64, declared)?;
+            }
+            segments = left - declared / SEGMENT;
             if done == 0 {
                 self.faults.on_wqe(self.qpn, index, block);
                 let ds = block.get(7).copied().unwrap_or(0) & MAX_DS;

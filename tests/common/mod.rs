@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use warpverbs::driver::WriteOrdering;
 use warpverbs::driver::fault::Faults;
-use warpverbs::driver::sim::{NicStats, Scheduler, World};
+use warpverbs::driver::sim::{Check, NicStats, Scheduler, World};
 use warpverbs::{
     Access, Bandwidth, Context, CqForm, Direction, Doorbell, ExportedQp, GpuContext, GpuMemory,
     Module, Mr, Pd, QpConfig, QpStatus, QueuePair, Result, RunReport, Sharing, Stream,
@@ -26,6 +26,7 @@ pub const POISON: u8 = 0xa7;
 pub struct Options {
     pub seed: u64,
     pub scheduler: Scheduler,
+    pub check: Check,
     pub direction: Direction,
     pub sharing: Sharing,
     pub doorbell: Doorbell,
@@ -53,6 +54,7 @@ impl Default for Options {
         Self {
             seed: 1,
             scheduler: Scheduler::Independent,
+            check: Check::Fast,
             direction: Direction::Write,
             sharing: Sharing::Exclusive,
             doorbell: Doorbell::Db,
@@ -155,6 +157,7 @@ impl Options {
         World::builder()
             .seed(self.seed)
             .scheduler(self.scheduler)
+            .check(self.check)
             .first_index(self.first_index)
             .write_ordering(self.write_ordering)
             .gpu_config(|gpu| {
@@ -231,8 +234,8 @@ impl Bench {
             .bandwidth()
             .launch(&self.module, &self.stream, &self.qps, local, &remote)
             .and_then(|mut run| run.wait(PATIENCE));
-        let findings = self.world.findings();
         let bytes = self.target.to_vec().unwrap_or_default();
+        let findings = self.world.findings();
         let statuses = self
             .qps
             .iter()

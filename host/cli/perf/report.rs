@@ -138,6 +138,8 @@ impl Report {
             order: "sys",
             check: match plan.check {
                 Check::Fast => "fast",
+                Check::Strict => "strict",
+                Check::Gpu => "gpu",
             },
             seed: plan.seed,
             ptx: plan

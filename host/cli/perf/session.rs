@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use warpverbs::driver::sim::{Trace, World};
+use warpverbs::driver::sim::{self, Trace, World};
 use warpverbs::{
     Context, ErrorKind, GpuContext, Module, Pd, QpConfig, QueuePair, Run, RunReport, Stream,
 };
 
 use super::plan::Plan;
-use crate::args::Cq;
+use crate::args::{Check, Cq};
 use crate::failure::{Failure, one_line};
 
 /// A kernel that completes nothing for so long is given up.
@@ -39,7 +39,15 @@ pub(crate) struct Findings(pub(crate) Vec<String>);
 
 impl Session {
     pub(crate) fn open(plan: &Plan) -> Result<Self, Failure> {
-        let world = World::builder().seed(plan.seed).nics(2).build();
+        let world = World::builder()
+            .seed(plan.seed)
+            .nics(2)
+            .check(match plan.check {
+                Check::Fast => sim::Check::Fast,
+                Check::Strict => sim::Check::Strict,
+                Check::Gpu => sim::Check::Gpu,
+            })
+            .build();
         if let (Some(path), Some(cable)) = (&plan.pcap, world.cable()) {
             File::create(path)
                 .and_then(|file| cable.capture(BufWriter::new(file)))

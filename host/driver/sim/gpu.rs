@@ -67,6 +67,11 @@ impl SimGpu {
             .collect()
     }
 
+    /// What the memory model found wrong since the last call.
+    pub(super) fn order_reports(&self) -> Vec<model::OrderReport> {
+        self.model().take_order_reports()
+    }
+
     /// Runs devices until they have nothing to do, or the GPU until a quantum is over.
     pub(super) fn advance(&self) {
         if let Err(error) = self.model().advance(QUANTUM) {
@@ -456,6 +461,7 @@ fn host(order: Order) -> Access {
         order,
         scope: Scope::Sys,
         purpose: Purpose::Instruction,
+        site: 0,
     }
 }
 

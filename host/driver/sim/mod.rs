@@ -12,10 +12,10 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use warpverbs_sim_bus::{Bus, bar_base};
-use warpverbs_sim_gpu::{FastMemory, GpuModel};
+use warpverbs_sim_gpu::{GpuModel, memory_of};
 use warpverbs_sim_nic::NicModel;
 
-pub use warpverbs_sim_gpu::{GpuConfig, Scheduler, kernels as kernels_of};
+pub use warpverbs_sim_gpu::{Check, GpuConfig, OrderReport, Scheduler, kernels as kernels_of};
 pub use warpverbs_sim_nic::{
     Cable, CablePlan, CableStats, InjectedFault, NicConfig, NicStats, Trace,
 };
@@ -109,11 +109,17 @@ impl World {
         self.gpu.advance();
     }
 
-    /// What the NICs found wrong so far, one line each. The end of a run is judged too, so ask when
+    /// What the NICs and the memory model found wrong so far, one line each. The end of a run is judged too, so ask when
     /// no kernel runs.
     pub fn findings(&self) -> Vec<String> {
         self.settle();
         let mut findings = self.findings.lock().unwrap_or_else(PoisonError::into_inner);
+        findings.extend(
+            self.gpu
+                .order_reports()
+                .iter()
+                .map(|report| format!("memory order: {report}")),
+        );
         for nic in &self.nics {
             let mut model = nic.model.lock().unwrap_or_else(PoisonError::into_inner);
             model.end_of_run();
@@ -201,6 +207,12 @@ impl WorldBuilder {
         self
     }
 
+    /// How memory is modelled and judged.
+    pub fn check(mut self, check: Check) -> Self {
+        self.gpu.check = check;
+        self
+    }
+
     /// Where the indices of new QPs and CQs start; tell [`crate::QpConfig::first_index`] the same.
     pub fn first_index(mut self, index: u64) -> Self {
         self.nic.first_index = index;
@@ -233,12 +245,14 @@ impl WorldBuilder {
 
     /// Builds the devices. NIC `n` is called `sim<n>`.
     pub fn build(self) -> World {
-        let bus = Bus::new(Box::new(FastMemory::new()));
+        let bus = Bus::new(memory_of(&self.gpu));
         let nics: Vec<SimulatedNic> = (0..self.nics)
             .map(|number| {
                 let mut config = self.nic.clone();
                 config.name = format!("sim{number}");
                 // The last byte tells the NICs apart, and so their GIDs.
+                // Software that is right does not notice, but there is nothing to be found in flat memory.
+                config.reads_records_early |= self.gpu.check != Check::Fast;
                 config.mac[5] = config.mac[5].wrapping_add(number as u8);
                 let model = Arc::new(Mutex::new(NicModel::new(config)));
                 let device = bus.attach(model.clone());

@@ -18,6 +18,8 @@ pub(super) const PARAM_WINDOW: u64 = Space::Local.base() + WINDOW;
 #[derive(Clone, Copy)]
 pub(super) struct Site {
     pub(super) agent: Agent,
+    /// The instruction, by its number in the module.
+    pub(super) pc: u32,
     /// The block's shared memory: address and bytes.
     pub(super) shared: (u64, u32),
     /// The thread's local memory: address and bytes.
@@ -118,6 +120,7 @@ fn access(site: &Site, m: Mem) -> Access {
         order: m.order,
         scope: m.scope,
         purpose: Purpose::Instruction,
+        site: site.pc,
     }
 }
 
@@ -198,8 +201,11 @@ pub(super) fn store(
             }
             let bus_addr = env.registers.translate(addr, m.size.into())?;
             let bytes = value.to_le_bytes();
-            env.bus
-                .mmio_write(bus_addr, bytes.get(..size).unwrap_or(&bytes))?;
+            env.bus.mmio_store(
+                access(site, m),
+                bus_addr,
+                bytes.get(..size).unwrap_or(&bytes),
+            )?;
             env.wrote = true;
             env.rang = true;
             Ok(true)

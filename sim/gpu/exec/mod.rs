@@ -33,6 +33,8 @@ pub(crate) struct Env<'a> {
     pub(crate) rng: &'a mut Rng,
     /// Simulated time at the start of the burst, in ns; each instruction adds one.
     pub(crate) now: u64,
+    /// Low bits of the time that `%globaltimer` does not show.
+    pub(crate) timer_tick: u64,
     /// Set when memory was written.
     pub(crate) wrote: bool,
     /// Set when a device register was written.
@@ -122,8 +124,9 @@ fn run_frame(
     counted: &mut u32,
 ) -> Flow {
     let code = program.code.as_slice();
-    let site = Site {
+    let mut site = Site {
         agent: Agent::Thread(thread.agent),
+        pc: 0,
         shared: place.shared,
         local: thread.local,
     };
@@ -319,14 +322,19 @@ fn run_frame(
             Op::IsSpace { d, a, window } => r!(d) = u64::from(site.window_of(r!(a)) == window),
             Op::Special { d, which } => {
                 let now = env.now + u64::from(limit - *left);
+                let timer = now & !env.timer_tick;
                 r!(d) = match which {
-                    Special::Clock | Special::GlobalTimerLo => now & 0xffff_ffff,
-                    Special::ClockHi | Special::GlobalTimerHi => now >> 32,
+                    Special::Clock => now & 0xffff_ffff,
+                    Special::ClockHi => now >> 32,
+                    Special::GlobalTimerLo => timer & 0xffff_ffff,
+                    Special::GlobalTimerHi => timer >> 32,
+                    Special::GlobalTimer => timer,
                     _ => now,
                 };
             }
 
             Op::Ld { d, base, offset, m } => {
+                site.pc = pc;
                 let addr = r!(base).wrapping_add(offset as i64 as u64);
                 let (value, counts) = check!(access::load(env, &site, &launch.params, addr, m));
                 r!(d) = access::extend(value, m.size, m.extend);
@@ -343,6 +351,7 @@ fn run_frame(
                 offset,
                 m,
             } => {
+                site.pc = pc;
                 let addr = r!(base).wrapping_add(offset as i64 as u64);
                 let list = vector(program, list);
                 check!(access::aligned(env, addr, m.size, list.len()));
@@ -361,6 +370,7 @@ fn run_frame(
                 strong!(m.order);
             }
             Op::St { a, base, offset, m } => {
+                site.pc = pc;
                 let addr = r!(base).wrapping_add(offset as i64 as u64);
                 if check!(access::store(env, &site, addr, m, r!(a))) {
                     count!(stores);
@@ -377,6 +387,7 @@ fn run_frame(
                 offset,
                 m,
             } => {
+                site.pc = pc;
                 let addr = r!(base).wrapping_add(offset as i64 as u64);
                 let list = vector(program, list);
                 check!(access::aligned(env, addr, m.size, list.len()));
@@ -398,6 +409,7 @@ fn run_frame(
                 b,
                 m,
             } => {
+                site.pc = pc;
                 let addr = r!(base).wrapping_add(offset as i64 as u64);
                 let old = check!(access::rmw(env, &site, addr, m, op, r!(a), r!(b)));
                 r!(d) = old;

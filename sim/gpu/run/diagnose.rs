@@ -137,16 +137,7 @@ fn describe(bus: &BusState, registers: &RegisterWindow, addr: u64) -> String {
 }
 
 fn location(launch: &Launch, block: &Block, thread: &Thread, pc: u32) -> Location {
-    let program = &launch.program;
-    let line = program.lines.get(pc as usize).copied().unwrap_or(0);
-    let function = program.functions.iter().rev().find(|f| f.entry <= pc);
-    Location {
-        line,
-        text: program.line_text(line).to_owned(),
-        function: function.map(|f| f.name.clone()).unwrap_or_default(),
-        block: block.place.ctaid,
-        thread: thread.tid,
-    }
+    Location::of(&launch.program, pc, block.place.ctaid, thread.tid)
 }
 
 fn waits_for(

@@ -9,12 +9,12 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use warpverbs_sim_bus::{BusState, Rng, Step};
+use warpverbs_sim_bus::{BusState, Event, Rng, Step};
 
 use super::residency::free_block;
 use super::state::{Block, Launch, Status, Thread};
-use super::{active_mask, barrier, converge, warp};
-use crate::config::{GpuConfig, Scheduler};
+use super::{active_mask, barrier, converge, meeting, warp};
+use crate::config::{Check, GpuConfig, Scheduler};
 use crate::exec::{End, Env, burst};
 use crate::ir::{NO_PC, Op};
 use crate::report::RunReport;
@@ -24,6 +24,9 @@ use crate::window::RegisterWindow;
 const DEVICE_STEPS: u32 = 4;
 /// Most steps a device takes between two bursts when threads only wait.
 const DEVICE_STEPS_WAITING: u32 = 64;
+
+/// Tick of `%globaltimer` where it is not the time itself: 1.024 us, the coarsest that was seen on hardware.
+const TIMER_TICK: u64 = 1024;
 
 /// Slots of launches, blocks and threads, and who runs when.
 pub(crate) struct Machine {
@@ -231,6 +234,10 @@ impl Machine {
             read_only,
             rng: &mut self.rng,
             now: self.now,
+            timer_tick: match self.config.check {
+                Check::Fast => 0,
+                Check::Strict | Check::Gpu => TIMER_TICK - 1,
+            },
             wrote: false,
             rang: false,
         };
@@ -314,6 +321,7 @@ impl Machine {
             End::Together => {
                 let pc = block.threads.get(at).map_or(0, |t| t.pc);
                 let op = program.code.get(pc as usize).map(|i| i.op);
+                meeting::arrives(bus, block, slot, at, op);
                 let released = match op {
                     Some(Op::Bar { .. }) => barrier::arrive(block, &program, at),
                     Some(Op::ActiveMask { d }) if converging => {
@@ -328,7 +336,10 @@ impl Machine {
                     _ => warp::arrive(block, &program, at),
                 };
                 match released {
-                    Ok(released) => released,
+                    Ok(released) => {
+                        meeting::released(bus, block, slot, &program, &released);
+                        released
+                    }
                     Err(failure) => {
                         return Err(Box::new(self.failed(bus, registers, slot, index, failure)));
                     }
@@ -444,6 +455,9 @@ impl Machine {
         };
         thread.status = Status::Exited;
         let (lane, warp_at) = (thread.lane(), thread.warp());
+        bus.memory.event(Event::ThreadEnd {
+            thread: thread.agent,
+        });
         block.live -= 1;
         if let Some(warp) = block.warps.get_mut(warp_at) {
             warp.live &= !(1 << lane);
@@ -455,6 +469,7 @@ impl Machine {
         }
         let mut released = warp::recheck(block, &program, warp_at);
         released.extend(barrier::recheck(block, &program));
+        meeting::released(bus, block, slot, &program, &released);
         if converging {
             let join_of = |pc: u32| match program.code.get(pc as usize).map(|i| i.op) {
                 Some(Op::Branch { join, .. } | Op::BrxIdx { join, .. }) if join != NO_PC => {
@@ -502,6 +517,7 @@ impl Machine {
             // The report of the failure that killed the context says more than a second one could.
             let _ = free_block(bus, &block);
         }
+        bus.memory.event(Event::ContextDead);
         self.launches.clear();
         self.order.clear();
         self.ready.clear();

@@ -5,6 +5,7 @@ mod barrier;
 mod converge;
 mod diagnose;
 pub(crate) mod machine;
+mod meeting;
 mod residency;
 pub(crate) mod state;
 mod warp;

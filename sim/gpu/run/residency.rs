@@ -3,7 +3,7 @@
 //! Knows: room on multiprocessors, and what a block needs when it starts.
 //! Must not know: who runs next.
 
-use warpverbs_sim_bus::{BusState, Fault, Space};
+use warpverbs_sim_bus::{BusState, Event, Fault, Space};
 
 use super::machine::Machine;
 use super::state::{Barrier, Block, Failure, Launch, Place, Status, Thread, WARP, Warp};
@@ -58,6 +58,12 @@ impl Machine {
         }
         if let Some(Some(launch)) = self.launches.get_mut(block.launch) {
             launch.resident -= 1;
+            if launch.resident == 0 && launch.next_block == launch.shape.blocks() {
+                bus.memory.event(Event::KernelEnd {
+                    launch: launch.id,
+                    stream: launch.stream,
+                });
+            }
         }
         free_block(bus, &block).map_err(|fault| Box::new(self.broken(block.launch, fault)))
     }
@@ -100,6 +106,12 @@ impl Machine {
             return Ok(());
         };
         let number = launch.next_block;
+        if number == 0 {
+            bus.memory.event(Event::KernelStart {
+                launch: launch.id,
+                stream: launch.stream,
+            });
+        }
         let [gx, gy, _] = launch.shape.grid.map(u64::from);
         let ctaid = [number % gx, number / gx % gy, number / gx / gy].map(|n| n as u32);
         let mut place = Place {
@@ -211,6 +223,12 @@ fn build_block(
             last_read: None,
             met_active_mask: false,
         };
+        bus.memory.event(Event::ThreadStart {
+            thread: thread.agent,
+            launch: launch.id,
+            block: number,
+            index,
+        });
         let entered = thread.push_frame(&launch.program, launch.func, u32::MAX, NO_PC, place);
         block.threads.push(thread);
         entered?;

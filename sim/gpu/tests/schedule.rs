@@ -194,8 +194,12 @@ impl Device for Slow {
         }
         self.steps -= 1;
         if self.steps == 0 {
-            dma.write(DmaAccess::new(Purpose::Cqe), self.addr, &1u64.to_le_bytes())
-                .unwrap();
+            dma.write(
+                DmaAccess::new(Purpose::Cqe, 0),
+                self.addr,
+                &1u64.to_le_bytes(),
+            )
+            .unwrap();
         }
         Step::Progress
     }

@@ -352,7 +352,9 @@ fn payload_comes_before_the_cqe_and_its_last_word_last() {
             seen,
             [
                 (false, Purpose::Dbr, false, a.dbr + 4, 4),
-                (false, Purpose::Wqe, false, a.ring, 64),
+                // Declared segments only.
+                (false, Purpose::Wqe, false, a.ring, 16),
+                (false, Purpose::Wqe, false, a.ring + 16, 32),
                 // The path MTU is 1024.
                 (false, Purpose::Payload, false, source.addr, 1024),
                 (true, Purpose::Payload, relaxed, target.addr, 1024),

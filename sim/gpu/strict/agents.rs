@@ -1,0 +1,638 @@
+//! Agents: who they are, what they know, and what their fences do.
+//!
+//! Knows: threads with their blocks, queues of devices, the host; releases and acquires by scope.
+//! Must not know: memory locations.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use warpverbs_sim_bus::{Actor, Agent, Event, FenceKind, Scope};
+
+use super::clocks::{Clock, DISTANCES, Releases, Snapshot};
+
+/// Clocks that a thread has read and not acquired, beyond which they are joined.
+const PENDING: usize = 16;
+
+/// Where an agent is: scopes are distances between places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// A block of threads, by a number of its own.
+    Block(u32),
+    Device,
+    Host,
+}
+
+/// A scope as the greatest distance that it includes. No launch has clusters, so a cluster is a block (PTX ISA,
+/// "Cluster of Cooperative Thread Arrays").
+pub(super) fn reach(scope: Scope) -> usize {
+    match scope {
+        Scope::Cta | Scope::Cluster => 0,
+        Scope::Gpu => 1,
+        Scope::Sys => 2,
+    }
+}
+
+/// Where a device writes: two ways into the system that do not order each other's writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Path {
+    GpuMemory,
+    HostMemory,
+}
+
+/// What a device's queue writes, and what it releases by that, on each path.
+#[derive(Debug)]
+struct Paths {
+    /// Slots that the writes count to.
+    slots: [u32; 2],
+    /// What happens before a write on the path, for whoever reads that.
+    released: [Clock; 2],
+    /// The same, shared by many messages until it changes.
+    shared: [Option<Arc<Clock>>; 2],
+}
+
+impl Paths {
+    fn learn(&mut self, join: impl Fn(Path, &mut Clock)) {
+        for path in [Path::GpuMemory, Path::HostMemory] {
+            if let Some(clock) = self.released.get_mut(path as usize) {
+                join(path, clock);
+            }
+        }
+        self.shared = [None, None];
+    }
+}
+
+/// An agent.
+#[derive(Debug)]
+pub(super) struct AgentState {
+    pub(super) slot: u32,
+    pub(super) place: Place,
+    pub(super) clock: Clock,
+    /// What relaxed loads have read and a later fence acquires, by distance of the writer.
+    pending: [Vec<Arc<Snapshot>>; DISTANCES],
+    /// What fences have released and later strong stores carry, by distance of the reader.
+    fences: Releases,
+    /// The clock that its launch began with.
+    pub(super) began: Option<Arc<Clock>>,
+    launch: u64,
+    paths: Option<Paths>,
+    /// The clock that the last doorbell carried.
+    pub(super) doorbell: Option<Arc<Snapshot>>,
+}
+
+impl AgentState {
+    fn new(slot: u32, place: Place, mut clock: Clock, epoch: u32) -> Self {
+        clock.set(slot, epoch);
+        Self {
+            slot,
+            place,
+            clock,
+            pending: Default::default(),
+            fences: Default::default(),
+            began: None,
+            launch: 0,
+            paths: None,
+            doorbell: None,
+        }
+    }
+
+    /// The epoch of what it does now.
+    pub(super) fn epoch(&self) -> u32 {
+        self.clock.get(self.slot)
+    }
+
+    /// Ends the epoch and gives what is known at its end.
+    pub(super) fn release(&mut self) -> Arc<Snapshot> {
+        let epoch = self.epoch();
+        let base = Arc::new(self.clock.clone());
+        let snapshot = Arc::new(Snapshot::new(base, Vec::new(), Some((self.slot, epoch))));
+        self.clock.set(self.slot, epoch + 1);
+        snapshot
+    }
+
+    /// What a strong store carries: the fences before it (PTX ISA, "Release and Acquire Patterns": a fence followed by a
+    /// strong write), and, if it releases itself, all before it.
+    pub(super) fn releases(&mut self, releasing: Option<usize>) -> Releases {
+        let mut out = self.fences.clone();
+        if let Some(reach) = releasing {
+            let now = self.release();
+            for entry in out.iter_mut().take(reach + 1) {
+                *entry = Some(now.clone());
+            }
+        }
+        out
+    }
+
+    /// What an MMIO store carries to the device.
+    pub(super) fn fenced(&self, distance: usize) -> Option<Arc<Snapshot>> {
+        self.fences.get(distance)?.clone()
+    }
+
+    /// A strong load has read what a writer at `distance` released to it. A later fence acquires it, or the load itself.
+    pub(super) fn observe(&mut self, snapshot: &Arc<Snapshot>, distance: usize, acquires: bool) {
+        if snapshot.is_known_to(&self.clock) {
+            return;
+        }
+        if acquires {
+            self.learn(snapshot);
+            return;
+        }
+        let Some(pending) = self.pending.get_mut(distance) else {
+            return;
+        };
+        if pending
+            .last()
+            .is_some_and(|last| Arc::ptr_eq(last, snapshot))
+        {
+            return;
+        }
+        pending.push(snapshot.clone());
+        if pending.len() > PENDING {
+            let mut clock = Clock::default();
+            for snapshot in pending.drain(..) {
+                snapshot.join_into(&mut clock);
+            }
+            pending.push(Arc::new(Snapshot::new(Arc::new(clock), Vec::new(), None)));
+        }
+    }
+
+    /// Acquires a snapshot.
+    fn learn(&mut self, snapshot: &Snapshot) {
+        snapshot.join_into(&mut self.clock);
+        if let Some(paths) = &mut self.paths {
+            paths.learn(|_, clock| snapshot.join_into(clock));
+        }
+    }
+
+    fn acquire_pending(&mut self, reach: usize) {
+        for pending in self.pending.iter_mut().take(reach + 1) {
+            for snapshot in pending.drain(..) {
+                snapshot.join_into(&mut self.clock);
+            }
+        }
+    }
+}
+
+/// A running or finished stretch of a slot's life.
+#[derive(Clone, Copy, Debug)]
+struct Life {
+    from: u32,
+    actor: Actor,
+}
+
+struct Launch {
+    clock: Arc<Clock>,
+    end: Clock,
+    blocks: HashMap<u64, u32>,
+}
+
+/// All agents.
+pub(super) struct Agents {
+    states: Vec<Option<AgentState>>,
+    lives: Vec<Vec<Life>>,
+    /// Slots whose thread has ended, with their last epoch.
+    free: Vec<(u32, u32)>,
+    threads: Vec<u32>,
+    contexts: HashMap<(u16, u32), u32>,
+    launches: BTreeMap<u64, Launch>,
+    streams: BTreeMap<u64, Clock>,
+    /// What has arrived at a barrier without waiting.
+    arrived: BTreeMap<u64, Clock>,
+    /// What `fence.sc` of each block, of the GPU and of the system have in common.
+    sc_blocks: HashMap<u32, Clock>,
+    sc: [Clock; DISTANCES],
+    blocks: u32,
+    /// How far a device is from a GPU thread.
+    device_distance: usize,
+}
+
+const HOST: u32 = 0;
+const NO_SLOT: u32 = u32::MAX;
+
+impl Agents {
+    pub(super) fn new(device_distance: usize) -> Self {
+        let mut agents = Self {
+            states: Vec::new(),
+            lives: Vec::new(),
+            free: Vec::new(),
+            threads: Vec::new(),
+            contexts: HashMap::new(),
+            launches: BTreeMap::new(),
+            streams: BTreeMap::new(),
+            arrived: BTreeMap::new(),
+            sc_blocks: HashMap::new(),
+            sc: Default::default(),
+            blocks: 0,
+            device_distance,
+        };
+        let slot = agents.new_slot(Actor::Host, 1);
+        agents.put(AgentState::new(slot, Place::Host, Clock::default(), 1));
+        agents
+    }
+
+    fn new_slot(&mut self, actor: Actor, from: u32) -> u32 {
+        self.states.push(None);
+        self.lives.push(vec![Life { from, actor }]);
+        self.states.len() as u32 - 1
+    }
+
+    fn put(&mut self, state: AgentState) {
+        let at = state.slot as usize;
+        if let Some(place) = self.states.get_mut(at) {
+            *place = Some(state);
+        }
+    }
+
+    pub(super) fn get(&self, slot: u32) -> Option<&AgentState> {
+        self.states.get(slot as usize)?.as_ref()
+    }
+
+    pub(super) fn get_mut(&mut self, slot: u32) -> Option<&mut AgentState> {
+        self.states.get_mut(slot as usize)?.as_mut()
+    }
+
+    /// The slot of an agent; `site` names a device's queue. An agent that was never announced begins now and knows nothing.
+    pub(super) fn slot(&mut self, agent: Agent, site: u32) -> u32 {
+        match agent {
+            Agent::Host => HOST,
+            Agent::Thread(thread) => match self.threads.get(thread as usize) {
+                Some(slot) if *slot != NO_SLOT => *slot,
+                _ => {
+                    self.start_thread(thread, 0, u64::from(thread), 0);
+                    self.threads.get(thread as usize).copied().unwrap_or(HOST)
+                }
+            },
+            Agent::Device(device) => match self.contexts.get(&(device, site)) {
+                Some(slot) => *slot,
+                None => self.start_context(device, site),
+            },
+        }
+    }
+
+    fn start_context(&mut self, device: u16, context: u32) -> u32 {
+        let actor = Actor::Device { device, context };
+        let slots = [(); 3].map(|()| self.new_slot(actor, 1));
+        let [slot, gpu, host] = slots;
+        let mut state = AgentState::new(slot, Place::Device, Clock::default(), 1);
+        state.clock.set(gpu, 1);
+        state.clock.set(host, 1);
+        state.paths = Some(Paths {
+            slots: [gpu, host],
+            released: Default::default(),
+            shared: Default::default(),
+        });
+        self.put(state);
+        self.contexts.insert((device, context), slot);
+        slot
+    }
+
+    fn start_thread(&mut self, thread: u32, launch: u64, block: u64, index: u32) {
+        let (clock, place) = match self.launches.get_mut(&launch) {
+            Some(running) => {
+                let blocks = &mut self.blocks;
+                let number = *running.blocks.entry(block).or_insert_with(|| {
+                    *blocks += 1;
+                    *blocks
+                });
+                (running.clock.clone(), Place::Block(number))
+            }
+            None => {
+                self.blocks += 1;
+                (Arc::default(), Place::Block(self.blocks))
+            }
+        };
+        let actor = Actor::Thread {
+            launch,
+            block,
+            index,
+        };
+        // A slot serves a second thread only if all that the first did happens before that: its epochs go on.
+        let reuse = self
+            .free
+            .iter()
+            .position(|(slot, last)| clock.covers(*slot, *last));
+        let (slot, epoch) = match reuse.map(|at| self.free.swap_remove(at)) {
+            Some((slot, last)) => {
+                if let Some(lives) = self.lives.get_mut(slot as usize) {
+                    lives.push(Life {
+                        from: last + 1,
+                        actor,
+                    });
+                }
+                (slot, last + 1)
+            }
+            None => (self.new_slot(actor, 1), 1),
+        };
+        let mut state = AgentState::new(slot, place, Clock::clone(&clock), epoch);
+        state.began = Some(clock);
+        state.launch = launch;
+        self.put(state);
+        let at = thread as usize;
+        if at >= self.threads.len() {
+            self.threads.resize(at + 1, NO_SLOT);
+        }
+        if let Some(entry) = self.threads.get_mut(at) {
+            *entry = slot;
+        }
+    }
+
+    fn end_thread(&mut self, thread: u32) {
+        let Some(entry) = self.threads.get_mut(thread as usize) else {
+            return;
+        };
+        let slot = std::mem::replace(entry, NO_SLOT);
+        let Some(state) = self.states.get_mut(slot as usize).and_then(Option::take) else {
+            return;
+        };
+        self.free.push((slot, state.epoch()));
+        if let Some(launch) = self.launches.get_mut(&state.launch) {
+            launch.end.join(&state.clock);
+        }
+    }
+
+    fn slot_of_thread(&self, thread: u32) -> Option<u32> {
+        self.threads
+            .get(thread as usize)
+            .copied()
+            .filter(|slot| *slot != NO_SLOT)
+    }
+
+    /// The agent of a slot in an epoch.
+    pub(super) fn actor(&self, slot: u32, epoch: u32) -> Actor {
+        let lives = self.lives.get(slot as usize);
+        let life = lives.and_then(|lives| lives.iter().rev().find(|life| life.from <= epoch));
+        life.map_or(Actor::Host, |life| life.actor)
+    }
+
+    /// True while the thread that had the slot in that epoch runs.
+    pub(super) fn runs(&self, slot: u32, epoch: u32) -> bool {
+        let from = self
+            .lives
+            .get(slot as usize)
+            .and_then(|lives| lives.last())
+            .map_or(0, |life| life.from);
+        epoch >= from && self.get(slot).is_some()
+    }
+
+    /// The least scope, as a distance, that includes both.
+    pub(super) fn distance(&self, a: Place, b: Place) -> usize {
+        match (a, b) {
+            (Place::Block(a), Place::Block(b)) => usize::from(a != b),
+            (Place::Block(_), Place::Device) | (Place::Device, Place::Block(_)) => {
+                self.device_distance
+            }
+            _ => 2,
+        }
+    }
+
+    /// Takes notice of an event. True if all that was stored is now visible to everyone.
+    pub(super) fn event(&mut self, event: Event<'_>) -> bool {
+        match event {
+            Event::Launch { launch } => {
+                // CUDA C++ Programming Guide, "Streams": a launch sees what the launching thread did before.
+                let clock = match self.get_mut(HOST) {
+                    Some(host) => host.release().to_clock(),
+                    None => Clock::default(),
+                };
+                self.launches.insert(
+                    launch,
+                    Launch {
+                        clock: Arc::new(clock),
+                        end: Clock::default(),
+                        blocks: HashMap::new(),
+                    },
+                );
+            }
+            Event::KernelStart { launch, stream } => {
+                if let (Some(launch), Some(before)) =
+                    (self.launches.get_mut(&launch), self.streams.get(&stream))
+                {
+                    let mut clock = Clock::clone(&launch.clock);
+                    clock.join(before);
+                    launch.clock = Arc::new(clock);
+                }
+            }
+            Event::ThreadStart {
+                thread,
+                launch,
+                block,
+                index,
+            } => self.start_thread(thread, launch, block, index),
+            Event::ThreadEnd { thread } => self.end_thread(thread),
+            Event::KernelEnd { launch, stream } => {
+                if let Some(launch) = self.launches.remove(&launch) {
+                    self.streams.entry(stream).or_default().join(&launch.end);
+                    for block in launch.blocks.values() {
+                        self.sc_blocks.remove(block);
+                    }
+                }
+                return true;
+            }
+            Event::ContextDead => {
+                for thread in 0..self.threads.len() as u32 {
+                    self.end_thread(thread);
+                }
+                self.launches.clear();
+                return true;
+            }
+            Event::HostSync { stream } => {
+                let clock = self.streams.get(&stream).cloned().unwrap_or_default();
+                if let Some(host) = self.get_mut(HOST) {
+                    host.clock.join(&clock);
+                }
+            }
+            Event::Arrive { thread, barrier } => {
+                if let Some(slot) = self.slot_of_thread(thread)
+                    && let Some(state) = self.get_mut(slot)
+                {
+                    let clock = state.release().to_clock();
+                    self.arrived.entry(barrier).or_default().join(&clock);
+                }
+            }
+            Event::Meet { threads, barrier } => self.meet(threads, barrier),
+        }
+        false
+    }
+
+    /// PTX ISA, "Synchronizing Operations": a barrier orders all before it, of those who arrive, before all after it, of
+    /// those who wait.
+    fn meet(&mut self, threads: &[u32], barrier: Option<u64>) {
+        let mut clock = barrier
+            .and_then(|barrier| self.arrived.remove(&barrier))
+            .unwrap_or_default();
+        let slots: Vec<u32> = threads
+            .iter()
+            .filter_map(|t| self.slot_of_thread(*t))
+            .collect();
+        for slot in &slots {
+            if let Some(state) = self.get(*slot) {
+                clock.join(&state.clock);
+            }
+        }
+        for slot in slots {
+            if let Some(state) = self.get_mut(slot) {
+                let epoch = state.epoch();
+                state.clock.join(&clock);
+                state.clock.set(slot, epoch + 1);
+            }
+        }
+    }
+
+    /// A fence.
+    pub(super) fn fence(&mut self, slot: u32, kind: FenceKind, scope: Scope) {
+        let reach = reach(scope);
+        let Some(mut state) = self.states.get_mut(slot as usize).and_then(Option::take) else {
+            return;
+        };
+        if kind != FenceKind::Release {
+            // PTX ISA, "Release and Acquire Patterns": a strong read followed by a fence acquires.
+            state.acquire_pending(reach);
+        }
+        if kind == FenceKind::Sc {
+            // PTX ISA, "Fence-SC": morally strong `fence.sc` are in one order, and synchronise along it.
+            for level in 0..=reach {
+                let pool = match (level, state.place) {
+                    (0, Place::Block(block)) => self.sc_blocks.entry(block).or_default(),
+                    _ => match self.sc.get_mut(level) {
+                        Some(pool) => pool,
+                        None => continue,
+                    },
+                };
+                state.clock.join(pool);
+            }
+            for level in 0..=reach {
+                let pool = match (level, state.place) {
+                    (0, Place::Block(block)) => self.sc_blocks.entry(block).or_default(),
+                    _ => match self.sc.get_mut(level) {
+                        Some(pool) => pool,
+                        None => continue,
+                    },
+                };
+                pool.join(&state.clock);
+            }
+        }
+        if kind != FenceKind::Acquire {
+            let snapshot = state.release();
+            for entry in state.fences.iter_mut().take(reach + 1) {
+                *entry = Some(snapshot.clone());
+            }
+        } else {
+            // The epoch ends all the same: what the pool of `fence.sc` holds must not cover what follows.
+            let epoch = state.epoch();
+            state.clock.set(slot, epoch + 1);
+        }
+        self.put(state);
+    }
+
+    /// The slot and epoch that a device's write on a path counts to, and what it carries: all that its queue has seen,
+    /// read and written before, but for writes on the other path, unless something pushed them. PCIe Base Specification,
+    /// "Transaction Ordering": posted writes do not pass each other; that this holds along one path only, and that a
+    /// relaxed-ordering write carries nothing, is assumed.
+    pub(super) fn device_write(
+        &mut self,
+        slot: u32,
+        path: Path,
+        relaxed: bool,
+    ) -> (u32, u32, Option<Arc<Snapshot>>) {
+        let Some(state) = self.get_mut(slot) else {
+            return (slot, 0, None);
+        };
+        let (reads, slot) = (state.epoch(), state.slot);
+        let Some(paths) = &mut state.paths else {
+            return (slot, reads, Some(state.release()));
+        };
+        let at = path as usize;
+        let own = paths.slots.get(at).copied().unwrap_or(slot);
+        let epoch = state.clock.get(own);
+        if relaxed {
+            return (own, epoch, None);
+        }
+        let known = paths.shared.get(at).cloned().flatten();
+        let base =
+            known.unwrap_or_else(|| Arc::new(paths.released.get(at).cloned().unwrap_or_default()));
+        if let Some(shared) = paths.shared.get_mut(at) {
+            *shared = Some(base.clone());
+        }
+        // What this queue read before, and wrote on the path before.
+        let later = vec![(slot, reads), (own, epoch)];
+        let snapshot = Snapshot::new(base, later, Some((own, epoch)));
+        state.clock.set(own, epoch + 1);
+        state.clock.set(slot, reads + 1);
+        (own, epoch, Some(Arc::new(snapshot)))
+    }
+
+    /// A device's queue reads data: the read pushes its writes on that path before it.
+    pub(super) fn device_reads(&mut self, slot: u32, path: Path) {
+        if let Some(state) = self.get_mut(slot)
+            && let Some(paths) = &mut state.paths
+        {
+            let at = path as usize;
+            let own = paths.slots.get(at).copied().unwrap_or(slot);
+            let epoch = state.clock.get(own);
+            let mut pushed = paths.released.get(at).cloned().unwrap_or_default();
+            pushed.set(own, epoch);
+            paths.learn(|other, clock| {
+                if other != path {
+                    clock.join(&pushed);
+                }
+            });
+        }
+    }
+
+    /// A queue has heard from its peer: what the peer did happens before what it does now. The peer's clock is taken as it
+    /// is now, not as it was when the peer sent; what the peer did since is little.
+    pub(super) fn follow(&mut self, device: u16, context: u32, peer: u32, here: bool) {
+        let is_peer = |(of, number): &(u16, u32)| *number == peer && (*of == device) == here;
+        let peers: Vec<u32> = self
+            .contexts
+            .iter()
+            .filter(|(key, _)| is_peer(key))
+            .map(|(_, slot)| *slot)
+            .collect();
+        let slot = self.slot(Agent::Device(device), context);
+        for peer in peers.into_iter().filter(|peer| *peer != slot) {
+            let Some(state) = self.get_mut(peer) else {
+                continue;
+            };
+            let (known, reads) = (state.clock.clone(), state.epoch());
+            let Some(paths) = &state.paths else { continue };
+            let slots = paths.slots;
+            let released = [0, 1].map(|at: usize| {
+                let mut clock = paths.released.get(at).cloned().unwrap_or_default();
+                clock.set(peer, reads);
+                if let Some(own) = slots.get(at) {
+                    clock.set(*own, known.get(*own));
+                }
+                clock
+            });
+            // Its epochs end here, so that nothing that it does later is covered.
+            for own in [peer, slots[0], slots[1]] {
+                state.clock.set(own, known.get(own) + 1);
+            }
+            if let Some(state) = self.get_mut(slot) {
+                state.clock.join(&known);
+                if let Some(paths) = &mut state.paths {
+                    paths.learn(|path, clock| {
+                        if let Some(theirs) = released.get(path as usize) {
+                            clock.join(theirs);
+                        }
+                    });
+                }
+            }
+        }
+    }
+
+    /// A doorbell arrives at a device's queue.
+    pub(super) fn doorbell(&mut self, slot: u32, carried: Option<Arc<Snapshot>>) {
+        if let Some(state) = self.get_mut(slot) {
+            if let Some(carried) = &carried {
+                state.learn(carried);
+            }
+            state.doorbell = carried;
+        }
+    }
+
+    /// How far devices are from GPU threads.
+    pub(super) fn device_distance(&self) -> usize {
+        self.device_distance
+    }
+}

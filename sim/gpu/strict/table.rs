@@ -1,0 +1,130 @@
+//! Where cells are kept.
+//!
+//! Knows: granules of 64 cells, of which some are alike and need one entry.
+//! Must not know: what a cell's history means.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use super::cell::Cell;
+
+/// Bytes of a cell.
+pub(super) const CELL: u64 = 8;
+/// Bytes of a granule.
+pub(super) const GRANULE: u64 = 512;
+const CELLS: usize = (GRANULE / CELL) as usize;
+
+/// State of a granule; one without an entry holds what flat memory holds.
+pub(super) enum Granule {
+    /// A device read or wrote all of it at once: each cell is like this one, with its bytes in flat memory.
+    Uniform(Box<Cell>),
+    Cells(Box<[Cell]>),
+}
+
+/// Granule numbers are spread already; one multiplication is enough.
+#[derive(Default)]
+pub(super) struct NumberHasher(u64);
+
+impl Hasher for NumberHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+    fn write_u64(&mut self, value: u64) {
+        let mixed = (self.0 ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = mixed ^ mixed >> 32;
+    }
+}
+
+/// All granules with a state.
+#[derive(Default)]
+pub(super) struct Table {
+    granules: HashMap<u64, Granule, BuildHasherDefault<NumberHasher>>,
+}
+
+impl Table {
+    pub(super) fn granule_mut(&mut self, addr: u64) -> Option<&mut Granule> {
+        self.granules.get_mut(&(addr / GRANULE))
+    }
+
+    /// The cell of an address, if its granule has a state of its own for each.
+    pub(super) fn cell_mut(
+        &mut self,
+        addr: u64,
+        flat: impl FnMut(u64) -> u64,
+    ) -> Option<&mut Cell> {
+        match self.granules.get_mut(&(addr / GRANULE))? {
+            Granule::Cells(_) => {}
+            Granule::Uniform(_) => self.split(addr, flat),
+        }
+        match self.granules.get_mut(&(addr / GRANULE))? {
+            Granule::Cells(cells) => cells.get_mut(index(addr)),
+            Granule::Uniform(_) => None,
+        }
+    }
+
+    /// The same, made if it does not exist.
+    pub(super) fn cell_or_new(
+        &mut self,
+        addr: u64,
+        flat: impl FnMut(u64) -> u64,
+    ) -> Option<&mut Cell> {
+        self.granules
+            .entry(addr / GRANULE)
+            .or_insert_with(|| Granule::Cells(vec![Cell::default(); CELLS].into_boxed_slice()));
+        self.cell_mut(addr, flat)
+    }
+
+    /// Gives each cell of a uniform granule its own state; `flat` gives what flat memory holds.
+    fn split(&mut self, addr: u64, mut flat: impl FnMut(u64) -> u64) {
+        let start = addr / GRANULE * GRANULE;
+        let Some(granule) = self.granules.get_mut(&(addr / GRANULE)) else {
+            return;
+        };
+        let Granule::Uniform(cell) = granule else {
+            return;
+        };
+        let cells = (0..CELLS as u64).map(|n| {
+            let mut own = Cell::clone(cell);
+            // Its one message is the oldest that anyone may read, too: what was there before is gone.
+            for message in &mut own.messages {
+                message.value = flat(start + n * CELL);
+            }
+            own
+        });
+        *granule = Granule::Cells(cells.collect());
+    }
+
+    pub(super) fn set(&mut self, addr: u64, granule: Granule) {
+        self.granules.insert(addr / GRANULE, granule);
+    }
+
+    /// Forgets what lies in a range that begins and ends anywhere; cells at its ends go as a whole.
+    pub(super) fn clear(&mut self, addr: u64, len: u64, mut flat: impl FnMut(u64) -> u64) {
+        let end = addr.saturating_add(len);
+        let mut at = addr;
+        while at < end {
+            let next = (at / GRANULE + 1) * GRANULE;
+            if at.is_multiple_of(GRANULE) && next <= end {
+                self.granules.remove(&(at / GRANULE));
+            } else {
+                let mut cell_at = at / CELL * CELL;
+                while cell_at < next.min(end) {
+                    if let Some(cell) = self.cell_mut(cell_at, &mut flat) {
+                        *cell = Cell::default();
+                    }
+                    cell_at += CELL;
+                }
+            }
+            at = next;
+        }
+    }
+}
+
+fn index(addr: u64) -> usize {
+    (addr % GRANULE / CELL) as usize
+}
