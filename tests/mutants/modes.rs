@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use warpverbs::driver::sim::{Check, Scheduler};
 use warpverbs::{
-    Access, Context, CqForm, Direction, Doorbell, GpuContext, Latency, LatencyEnd, Module, Mr, Pd, Sharing, Stream,
+    Access, Context, CqForm, Direction, Doorbell, GpuContext, Latency, LatencyEnd, Module, Mr, Pd,
+    Sharing, Stream,
 };
 
 use crate::common::{Options, Outcome, PATIENCE, POISON, connected_pair};
@@ -56,7 +57,12 @@ impl Mode {
                     for cq in [CqForm::Collapsed, CqForm::Ring] {
                         // A thread of the latency kernel has a queue of its own.
                         if kernel != "wv_write_lat" || sharing == Sharing::Exclusive {
-                            out.push(Self { kernel, sharing, doorbell, cq });
+                            out.push(Self {
+                                kernel,
+                                sharing,
+                                doorbell,
+                                cq,
+                            });
                         }
                     }
                 }
@@ -83,20 +89,33 @@ impl Mode {
             seed: effort.seed,
             scheduler: effort.scheduler,
             check: effort.check,
-            direction: if self.kernel == "wv_read_bw" { Direction::Read } else { Direction::Write },
+            direction: if self.kernel == "wv_read_bw" {
+                Direction::Read
+            } else {
+                Direction::Write
+            },
             sharing: self.sharing,
             doorbell: self.doorbell,
             cq: self.cq,
             threads,
             // So that no scope is wider than it need be; and a block may begin when another has ended.
             block: if self.sharing == Sharing::Gpu { 2 } else { 1 },
-            resident: 1 + (effort.seed % 3) as u32,
+            // The two sides of the latency kernel wait for each other.
+            resident: (1 + (effort.seed % 3) as u32).max(if self.kernel == "wv_write_lat" {
+                2
+            } else {
+                1
+            }),
             qps,
             depth: 8,
             size: 64,
             slots: 4,
             // Long enough for the host to find it running.
-            iters: if effort.ending == Ending::Stopped { 25 * effort.iters } else { effort.iters },
+            iters: if effort.ending == Ending::Stopped {
+                12 * effort.iters
+            } else {
+                effort.iters
+            },
             // A READ is refused where it lands: its own region cannot be written.
             access: match (effort.ending, self.kernel) {
                 (Ending::Done | Ending::Stopped, _) => full,
@@ -105,12 +124,16 @@ impl Mode {
             },
             stop_after: (effort.ending == Ending::Stopped).then_some((effort.seed % 3) as u32),
             wait_deadline: Duration::from_micros(400),
+            step_budget: Some(3_000_000),
             ..Options::default()
         }
     }
 
     fn bandwidth(&self, ptx: &str, effort: Effort) -> Option<String> {
-        let options = Options { ptx: Some(ptx.into()), ..self.options(effort) };
+        let options = Options {
+            ptx: Some(ptx.into()),
+            ..self.options(effort)
+        };
         let outcome = match options.run() {
             Ok(outcome) => outcome,
             Err(error) => return Some(error.to_string()),
@@ -118,7 +141,11 @@ impl Mode {
         match effort.ending {
             Ending::Done => failed(&outcome),
             Ending::Refused => refused_wrongly(&outcome),
-            Ending::Stopped => outcome.findings.first().cloned().or(outcome.report.err().map(|error| error.to_string())),
+            Ending::Stopped => outcome
+                .findings
+                .first()
+                .cloned()
+                .or(outcome.report.err().map(|error| error.to_string())),
         }
     }
 
@@ -142,8 +169,16 @@ impl Mode {
             let module = Module::load(&gpu, "changed", ptx)?;
             let stream = Stream::create(&gpu)?;
             let ends = [
-                LatencyEnd { qp: &first, outbox: &mrs[0], inbox: &mrs[1] },
-                LatencyEnd { qp: &second, outbox: &mrs[2], inbox: &mrs[3] },
+                LatencyEnd {
+                    qp: &first,
+                    outbox: &mrs[0],
+                    inbox: &mrs[1],
+                },
+                LatencyEnd {
+                    qp: &second,
+                    outbox: &mrs[2],
+                    inbox: &mrs[3],
+                },
             ];
             let latency = Latency {
                 size: size as u32,
@@ -168,7 +203,9 @@ impl Mode {
             }
             report.check()?;
             let last = effort.iters.to_le_bytes();
-            let arrived = [2, 4].iter().all(|end| bytes[end * size as usize - 8..end * size as usize] == last);
+            let arrived = [2, 4]
+                .iter()
+                .all(|end| bytes[end * size as usize - 8..end * size as usize] == last);
             Ok((!arrived).then(|| "an inbox does not hold the last message".into()))
         };
         run().unwrap_or_else(|error| Some(error.to_string()))
@@ -204,7 +241,9 @@ fn refused_wrongly(outcome: &Outcome) -> Option<String> {
         return Some("refused operations were reported as done".into());
     };
     let text = error.to_string();
-    let expected = ["access", "protection", "overwritten"].iter().any(|word| text.contains(word));
+    let expected = ["access", "protection", "overwritten"]
+        .iter()
+        .any(|word| text.contains(word));
     (!expected).then_some(text)
 }
 

@@ -107,10 +107,16 @@ pub(crate) fn places(ptx: &str, kernel: &str) -> Vec<Place> {
                     at.and_then(|at| accesses.get(at))
                         .map_or("nothing".into(), |(_, text)| name_of(text))
                 };
-                name = format!("{name} between {} and {}", side(at.checked_sub(1)), side(Some(at + 1)));
+                name = format!(
+                    "{name} between {} and {}",
+                    side(at.checked_sub(1)),
+                    side(Some(at + 1))
+                );
             }
             // The next access tells a first doorbell, which a record follows, from the last.
-            let followed_by_record = accesses.get(at + 1).is_some_and(|(_, text)| is_record(text));
+            let followed_by_record = accesses
+                .get(at + 1)
+                .is_some_and(|(_, text)| is_record(text));
             if name == "doorbell" && followed_by_record {
                 name += ", first";
             }
@@ -134,7 +140,10 @@ pub(crate) fn mutants(ptx: &str, place: &Place) -> Vec<Mutant> {
     };
     let mut put = |kind, from: &str, to: &str| {
         if opcode.contains(from) {
-            add(kind, vec![(place.line, format!("\t{}", text.replacen(from, to, 1)))]);
+            add(
+                kind,
+                vec![(place.line, format!("\t{}", text.replacen(from, to, 1)))],
+            );
         }
     };
     if opcode.contains(".mmio") {
@@ -156,10 +165,15 @@ pub(crate) fn mutants(ptx: &str, place: &Place) -> Vec<Mutant> {
     }
     if opcode.starts_with("fence") {
         add(Kind::NoFence, vec![(place.line, String::new())]);
-        if let Some(load) = next_access(&lines, place.line).filter(|at| lines[*at].trim().starts_with("ld.")) {
+        if let Some(load) =
+            next_access(&lines, place.line).filter(|at| lines[*at].trim().starts_with("ld."))
+        {
             add(
                 Kind::LoadBeforeFence,
-                vec![(place.line, lines[load].into()), (load, lines[place.line].into())],
+                vec![
+                    (place.line, lines[load].into()),
+                    (load, lines[place.line].into()),
+                ],
             );
         }
     }
@@ -168,11 +182,15 @@ pub(crate) fn mutants(ptx: &str, place: &Place) -> Vec<Mutant> {
     }
     if is_record(text) {
         add(Kind::NoRecord, vec![(place.line, String::new())]);
-        let bell = (place.line + 1..lines.len()).find(|at| opcode_of(&lines, *at).contains(".mmio"));
+        let bell =
+            (place.line + 1..lines.len()).find(|at| opcode_of(&lines, *at).contains(".mmio"));
         if let Some(bell) = bell {
             add(
                 Kind::DoorbellBeforeRecord,
-                vec![(place.line, lines[bell].into()), (bell, lines[place.line].into())],
+                vec![
+                    (place.line, lines[bell].into()),
+                    (bell, lines[place.line].into()),
+                ],
             );
         }
     }
@@ -203,9 +221,17 @@ fn opcode_of<'a>(lines: &[&'a str], line: usize) -> &'a str {
 fn is_access(text: &str) -> bool {
     text.starts_with("fence")
         || is_segment(text)
-        || ["ld.relaxed", "ld.acquire", "st.relaxed", "st.release", "st.mmio", "red.", "atom."]
-            .iter()
-            .any(|opcode| text.starts_with(opcode))
+        || [
+            "ld.relaxed",
+            "ld.acquire",
+            "st.relaxed",
+            "st.release",
+            "st.mmio",
+            "red.",
+            "atom.",
+        ]
+        .iter()
+        .any(|opcode| text.starts_with(opcode))
 }
 
 fn is_segment(text: &str) -> bool {

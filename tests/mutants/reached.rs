@@ -16,8 +16,18 @@ use crate::places::{Place, places};
 pub(crate) fn reached(ptx: &str, mode: &Mode, ending: Ending) -> Vec<Place> {
     let all = places(ptx, mode.kernel);
     let mut hit = vec![false; all.len()];
-    for (seed, scheduler) in [(1, Scheduler::Independent), (2, Scheduler::Independent), (3, Scheduler::Converge)] {
-        let effort = Effort { iters: 60, check: Check::Fast, scheduler, seed, ending };
+    for (seed, scheduler) in [
+        (1, Scheduler::Independent),
+        (2, Scheduler::Independent),
+        (3, Scheduler::Converge),
+    ] {
+        let effort = Effort {
+            iters: 60,
+            check: Check::Fast,
+            scheduler,
+            seed,
+            ending,
+        };
         let bytes = match mode.kernel {
             "wv_write_lat" => latency(ptx, mode, effort, &all),
             _ => bandwidth(ptx, mode, effort, &all),
@@ -26,7 +36,11 @@ pub(crate) fn reached(ptx: &str, mode: &Mode, ending: Ending) -> Vec<Place> {
             *hit |= word[0] != 0;
         }
     }
-    all.into_iter().zip(hit).filter(|(_, hit)| *hit).map(|(place, _)| place).collect()
+    all.into_iter()
+        .zip(hit)
+        .filter(|(_, hit)| *hit)
+        .map(|(place, _)| place)
+        .collect()
 }
 
 /// Stores to `base + 4 * n` before the place `n`.
@@ -48,14 +62,20 @@ fn instrumented(ptx: &str, kernel: &str, all: &[Place], base: u64) -> String {
             out += ".reg .b64 %hit_at;\n.reg .b32 %hit_one;\nmov.b32 %hit_one, 1;\n";
         }
     }
-    assert!(places.next().is_none(), "places are in the order of their lines");
+    assert!(
+        places.next().is_none(),
+        "places are in the order of their lines"
+    );
     out
 }
 
 fn bandwidth(ptx: &str, mode: &Mode, effort: Effort, all: &[Place]) -> Vec<u8> {
     let options = mode.options(effort);
     let mut bench = options.bench().unwrap();
-    let hits = bench.gpu.alloc_copy(&vec![0; 4 * all.len()], "hits").unwrap();
+    let hits = bench
+        .gpu
+        .alloc_copy(&vec![0; 4 * all.len()], "hits")
+        .unwrap();
     let changed = instrumented(ptx, mode.kernel, all, hits.addr());
     bench.module = Module::load(&bench.gpu, "instrumented", &changed).unwrap();
     let (local, remote) = match options.direction {
@@ -103,10 +123,23 @@ fn latency(ptx: &str, mode: &Mode, effort: Effort, all: &[Place]) -> Vec<u8> {
     let module = Module::load(&gpu, "instrumented", &changed).unwrap();
     let stream = Stream::create(&gpu).unwrap();
     let ends = [
-        LatencyEnd { qp: &first, outbox: &mrs[0], inbox: &mrs[1] },
-        LatencyEnd { qp: &second, outbox: &mrs[2], inbox: &mrs[3] },
+        LatencyEnd {
+            qp: &first,
+            outbox: &mrs[0],
+            inbox: &mrs[1],
+        },
+        LatencyEnd {
+            qp: &second,
+            outbox: &mrs[2],
+            inbox: &mrs[3],
+        },
     ];
-    let latency = Latency { size: 64, iters: options.iters, doorbell: mode.doorbell, wait_deadline: options.wait_deadline };
+    let latency = Latency {
+        size: 64,
+        iters: options.iters,
+        doorbell: mode.doorbell,
+        wait_deadline: options.wait_deadline,
+    };
     let mut run = latency.launch(&module, &stream, ends).unwrap();
     if let Some(looks) = options.stop_after {
         for _ in 0..looks {

@@ -71,7 +71,10 @@ pub(crate) const SURVIVORS: &[Survivor] = &[
     },
     Survivor {
         kinds: &[Kind::LoadBeforeFence],
-        place: ("fence.acq_rel.sys between ld.relaxed.sys.u64 +56 and ld.relaxed.gpu.u64 +192", ""),
+        place: (
+            "fence.acq_rel.sys between ld.relaxed.sys.u64 +56 and ld.relaxed.gpu.u64 +192",
+            "",
+        ),
         applies: |mode| mode.sharing == Sharing::Gpu,
         why: "The second load of the completed index finds out whether other pollers got 2^15 ahead of this one meanwhile, which \
               takes 2^15 completions between two of its instructions: more than these runs have. A loom test sets it up \

@@ -34,8 +34,15 @@ impl Table {
 
     pub(crate) fn summary(&self) -> String {
         let found = self.rows.iter().filter(|row| row.seed.is_some()).count();
-        let known = self.rows.iter().filter(|row| row.seed.is_none() && row.reason.is_some()).count();
-        format!("{} changes, {found} found, {known} that change nothing", self.rows.len())
+        let known = self
+            .rows
+            .iter()
+            .filter(|row| row.seed.is_none() && row.reason.is_some())
+            .count();
+        format!(
+            "{} changes, {found} found, {known} that change nothing",
+            self.rows.len()
+        )
     }
 
     pub(crate) fn to_markdown(&self) -> String {
@@ -46,7 +53,11 @@ impl Table {
              with at most 20 seeds under `strict`. Found: a report, a fault, or wrong bytes. \"By seed\" is the largest number of\n\
              seeds that one of them took.\n\n",
         );
-        let _ = writeln!(out, "{}\n\n{HEAD}\n|---|---|---|---|---|---|", self.summary());
+        let _ = writeln!(
+            out,
+            "{}\n\n{HEAD}\n|---|---|---|---|---|---|",
+            self.summary()
+        );
         let mut cells: BTreeMap<(&str, Kind), (u32, u32, u64, u32)> = BTreeMap::new();
         for row in &self.rows {
             let cell = cells.entry((row.kernel, row.kind)).or_default();
@@ -60,13 +71,22 @@ impl Table {
             }
         }
         for ((kernel, kind), (made, found, seed, rest)) in cells {
-            let seed = if found > 0 { seed.to_string() } else { "-".into() };
-            let _ = writeln!(out, "| `{kernel}` | {kind} | {made} | {found} | {seed} | {rest} |");
+            let seed = if found > 0 {
+                seed.to_string()
+            } else {
+                "-".into()
+            };
+            let _ = writeln!(
+                out,
+                "| `{kernel}` | {kind} | {made} | {found} | {seed} | {rest} |"
+            );
         }
         out += "\n## Changes that change nothing\n";
         let mut reasons: BTreeMap<&str, (u32, BTreeSet<(Kind, &str)>)> = BTreeMap::new();
         for row in self.rows.iter().filter(|row| row.seed.is_none()) {
-            let entry = reasons.entry(row.reason.unwrap_or("no reason is known")).or_default();
+            let entry = reasons
+                .entry(row.reason.unwrap_or("no reason is known"))
+                .or_default();
             entry.0 += 1;
             entry.1.insert((row.kind, &row.place));
         }
@@ -85,24 +105,42 @@ pub(crate) fn committed() -> String {
     std::fs::read_to_string(PATH).unwrap_or_default()
 }
 
-/// Compares with what is committed, or with `BLESS` replaces it.
-pub(crate) fn compare(table: &str) {
+/// With `BLESS`, replaces what is committed.
+pub(crate) fn bless(table: &str) {
     if std::env::var_os("BLESS").is_some() {
         std::fs::write(PATH, table).unwrap();
     }
-    assert_eq!(committed(), table, "docs/mutants.md is old: BLESS=1 rewrites it");
+}
+
+/// Compares with what is committed.
+pub(crate) fn compare(table: &str) {
+    assert_eq!(
+        committed(),
+        table,
+        "docs/mutants.md is old: BLESS=1 rewrites it"
+    );
 }
 
 /// The table names each kernel, each kind of change, and each reason that is still given.
 pub(crate) fn check_form(table: &str) {
-    assert!(table.contains(HEAD), "docs/mutants.md has another form: write it again");
+    assert!(
+        table.contains(HEAD),
+        "docs/mutants.md has another form: write it again"
+    );
     for kernel in ["wv_write_bw", "wv_read_bw", "wv_write_lat"] {
         for kind in Kind::ALL {
-            assert!(table.contains(&format!("| `{kernel}` | {kind} |")), "no row for {kind} of {kernel}");
+            assert!(
+                table.contains(&format!("| `{kernel}` | {kind} |")),
+                "no row for {kind} of {kernel}"
+            );
         }
     }
     for survivor in SURVIVORS {
-        assert!(table.contains(survivor.why), "a reason is not in docs/mutants.md: {}", survivor.why);
+        assert!(
+            table.contains(survivor.why),
+            "a reason is not in docs/mutants.md: {}",
+            survivor.why
+        );
     }
     assert!(!table.contains("no reason is known"));
 }
