@@ -82,7 +82,7 @@ impl Table {
             );
         }
         out += "\n## Changes that change nothing\n";
-        let mut reasons: BTreeMap<&str, (u32, BTreeSet<(Kind, &str)>)> = BTreeMap::new();
+        let mut reasons = BTreeMap::<&str, (u32, BTreeSet<(Kind, &str)>)>::new();
         for row in self.rows.iter().filter(|row| row.seed.is_none()) {
             let entry = reasons
                 .entry(row.reason.unwrap_or("no reason is known"))
