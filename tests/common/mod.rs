@@ -35,7 +35,7 @@ pub struct Options {
     pub threads: u32,
     pub block: u32,
     /// Blocks that are resident together, at most.
-    pub resident: u32,
+    pub resident: Option<u32>,
     pub qps: usize,
     pub depth: u32,
     pub size: u32,
@@ -67,7 +67,7 @@ impl Default for Options {
             cq: CqForm::Ring,
             threads: 1,
             block: 32,
-            resident: 256,
+            resident: None,
             qps: 1,
             depth: 64,
             size: 256,
@@ -170,7 +170,9 @@ impl Options {
             .first_index(self.first_index)
             .write_ordering(self.write_ordering)
             .gpu_config(|gpu| {
-                (gpu.sms, gpu.blocks_per_sm) = (1, self.resident);
+                if let Some(blocks) = self.resident {
+                    (gpu.sms, gpu.blocks_per_sm) = (1, blocks);
+                }
                 if let Some(budget) = self.step_budget {
                     gpu.step_budget = budget;
                 }

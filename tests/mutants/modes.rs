@@ -101,10 +101,10 @@ impl Mode {
             // So that no scope is wider than it need be; and a block may begin when another has ended.
             block: if self.sharing == Sharing::Gpu { 2 } else { 1 },
             // The two sides of the latency kernel wait for each other.
-            resident: (1 + (effort.seed % 3) as u32).max(if self.kernel == "wv_write_lat" {
+            resident: Some(if self.kernel == "wv_write_lat" {
                 2
             } else {
-                1
+                1 + (effort.seed % 3) as u32
             }),
             qps,
             depth: 8,
