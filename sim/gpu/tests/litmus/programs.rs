@@ -579,7 +579,7 @@ pub(crate) fn barriers() -> Vec<Litmus> {
         never_old("bar.warp.sync orders", "bar.warp.sync 3;"),
         never_old("barrier.sync orders", "barrier.sync 0;"),
         Litmus::new(
-            "barrier.arrive orders who arrives before who waits",
+            "barrier.sync of another number orders",
             false,
             &[
                 "st.weak.global.u32 X, 1; barrier.sync 1;",
