@@ -214,8 +214,8 @@ fn answers_show_a_loss_before_the_timer_does() {
         a.cq.success(&a.rig);
         a.cq.success(&a.rig);
         assert_eq!(cable.stats().lost, 1);
-        let timeouts = a.rig.nic().stats().timeouts;
-        timeouts
+        let stats = a.rig.nic().stats().clone();
+        stats.timeouts
     };
     let mut seen: Vec<u64> = (0..4).map(timeouts).collect();
     seen.sort_unstable();
