@@ -113,8 +113,9 @@ impl ExportedQp {
     /// Where GPU threads have got to. While a kernel runs, the words are each from some moment; the owner of
     /// an exclusive queue keeps its indices in registers and writes them when it ends.
     pub fn progress(&self) -> Result<QpProgress> {
-        let _alive = self.0.qp.pin()?;
-        Ok(QpProgress::of(&self.0.qp.queues().read_handle()?))
+        self.0
+            .qp
+            .look(|queues| Ok(QpProgress::of(&queues.read_handle()?)))
     }
 
     /// Takes the QP back, live: work that is outstanding goes on. Busy while a launch or another clone holds it. Indices,

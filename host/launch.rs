@@ -15,7 +15,7 @@ use crate::driver::{
 use crate::error::{Error, Refused, Result};
 use crate::export::ExportedQp;
 use crate::module::{Kernel, ModuleNode};
-use crate::resource::{Attached, GpuContext, GpuMemory, Kept, MemoryNode, Mr, MrNode};
+use crate::resource::{Attached, Context, GpuContext, GpuMemory, Kept, MemoryNode, Mr, MrNode};
 use crate::teardown::{Graph, Node, Pin, Shared, Slot, Stage, building, poll};
 
 /// What a kernel may touch. It borrows what it names, so nothing of it is given up before the launch; the launch then
@@ -107,33 +107,44 @@ impl Stream {
                 cure: "load the module on the stream's GPU",
             });
         }
+        // Whoever closes a NIC of the view waits until the launch is registered, or refused.
+        let _nics = view
+            .qps
+            .iter()
+            .map(|qp| qp.qp().context())
+            .chain(view.mrs.iter().map(|mr| mr.context()))
+            .map(Context::enter)
+            .collect::<Result<Vec<_>>>()?;
         building(|| {
-            let (launch, node) = Launch::prepare(self, kernel, view)?;
-            // SAFETY: `Gpu::launch` demands that the kernel accesses only memory that stays allocated
-            // until it has finished, and none that a Rust reference covers. The caller promises both,
-            // given that `view` stays: the launch's node keeps it until the kernel has finished.
-            let launched = unsafe {
-                self.gpu
+            let launch = Launch::prepare(self, kernel, view)?;
+            launch.node.visit(|node| -> Result<()> {
+                // SAFETY: `Gpu::launch` demands that the kernel accesses only memory that stays allocated
+                // until it has finished, and none that a Rust reference covers. The caller promises both,
+                // given that `view` stays: the launch's node keeps it until the kernel has finished.
+                let launched = unsafe {
+                    self.gpu
+                        .driver()
+                        .launch(kernel.handle, shape, self.handle, params)
+                };
+                if let Err(refusal) = launched {
+                    *node.state() = State::Over;
+                    return Err(Error::driver("launch the kernel")(refusal));
+                }
+                let recorded = self
+                    .gpu
                     .driver()
-                    .launch(kernel.handle, shape, self.handle, params)
-            };
-            if let Err(refusal) = launched {
-                *node.state() = State::Over;
-                return Err(Error::driver("launch the kernel")(refusal));
-            }
-            let recorded = self
-                .gpu
-                .driver()
-                .record_event(node.event.handle, self.handle);
-            if let Err(refusal) = &recorded {
-                // The kernel runs: it must be waited for all the same, then with all that follows it on
-                // the stream.
-                tracing::warn!(%refusal, kernel = kernel.name(), "no event after the launch");
-            }
-            *node.state() = match recorded {
-                Ok(()) => State::Recorded,
-                Err(_) => State::Unrecorded,
-            };
+                    .record_event(node.event.handle, self.handle);
+                if let Err(refusal) = &recorded {
+                    // The kernel runs: it must be waited for all the same, then with all that follows it
+                    // on the stream.
+                    tracing::warn!(%refusal, kernel = kernel.name(), "no event after the launch");
+                }
+                *node.state() = match recorded {
+                    Ok(()) => State::Recorded,
+                    Err(_) => State::Unrecorded,
+                };
+                Ok(())
+            })??;
             tracing::debug!(kernel = kernel.name(), ?shape, "launched");
             Ok(launch)
         })
@@ -217,11 +228,7 @@ pub struct Launch {
 
 impl Launch {
     /// Keeps what the view names, and lets the QPs know.
-    fn prepare(
-        stream: &Stream,
-        kernel: &Kernel,
-        view: View<'_>,
-    ) -> Result<(Self, Arc<LaunchNode>)> {
+    fn prepare(stream: &Stream, kernel: &Kernel, view: View<'_>) -> Result<Self> {
         let pins = (stream.node.pin()?, kernel.module.pin()?);
         let mrs: Vec<_> = view
             .mrs
@@ -252,30 +259,27 @@ impl Launch {
             stream: pins.0,
             module: pins.1,
         });
-        // Nobody else has it yet.
-        let inner = node.peek().ok_or(Error::Closed {
-            what: LaunchNode::NAME,
+        node.visit(|launch| {
+            for qp in &launch.qps {
+                qp.name(stream.gpu.graph(), node.id());
+            }
         })?;
-        for qp in &inner.qps {
-            qp.name(stream.gpu.graph(), node.id());
-        }
-        let launch = Self {
+        Ok(Self {
             gpu: stream.gpu.clone(),
             stream: stream.handle,
             kernel: kernel.name().into(),
             qps: view.qps.into_iter().cloned().collect(),
             node,
-        };
-        Ok((launch, inner))
+        })
     }
 
     /// True if the kernel has finished. Never blocks.
     pub fn is_finished(&mut self) -> Result<bool> {
-        match self.node.peek() {
-            Some(node) => Ok(node.progress()? == Progress::Done),
+        match self.node.visit(LaunchNode::progress) {
+            Ok(progress) => Ok(progress? == Progress::Done),
             // Something that it used was closed: its kernel had finished, or went with the GPU.
-            None if self.gpu.is_alive() => Ok(true),
-            None => Err(Error::driver("run the kernel")(DriverError::new(
+            Err(_) if self.gpu.is_alive() => Ok(true),
+            Err(_) => Err(Error::driver("run the kernel")(DriverError::new(
                 "query_event",
                 DriverErrorKind::DeviceLost,
                 "the context is dead",
@@ -325,13 +329,14 @@ struct LaunchNode {
     gpu: GpuContext,
     kernel: Arc<str>,
     state: Mutex<State>,
-    qps: Vec<Attached>,
     mrs: Vec<Arc<Pin<MrNode>>>,
     memories: Vec<Pin<MemoryNode>>,
     event: Pin<EventNode>,
     stream_handle: GpuHandle,
     stream: Pin<StreamNode>,
     module: Pin<ModuleNode>,
+    /// Dropped last: who waits for the QPs finds nothing of the launch left.
+    qps: Vec<Attached>,
 }
 
 impl LaunchNode {

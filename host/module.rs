@@ -75,11 +75,9 @@ impl Module {
 
     /// Finds a kernel.
     pub fn kernel(&self, name: &str) -> Result<Kernel> {
-        let _pin = self.pin()?;
         let handle = self
-            .gpu
-            .driver()
-            .kernel(self.handle, name)
+            .node
+            .visit(|_| self.gpu.driver().kernel(self.handle, name))?
             .map_err(Error::driver("find the kernel"))?;
         Ok(Kernel {
             module: self.clone(),
@@ -153,11 +151,10 @@ impl Kernel {
     /// How many blocks of this shape can be resident together: the most that a cooperative launch
     /// can have.
     pub fn max_resident_blocks(&self, shape: LaunchShape) -> Result<u32> {
-        let _pin = self.module.pin()?;
+        let gpu = self.module.gpu.driver();
         self.module
-            .gpu
-            .driver()
-            .max_resident_blocks(self.handle, shape)
+            .node
+            .visit(|_| gpu.max_resident_blocks(self.handle, shape))?
             .map_err(Error::driver("ask how many blocks can be resident"))
     }
 }

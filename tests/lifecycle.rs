@@ -662,3 +662,112 @@ fn a_reset_that_is_refused_resumes() {
     drop(peer);
     close_all(bench);
 }
+
+#[test]
+fn a_thousand_qps_cost_five_commands_each_to_open_and_three_to_close_when_idle() {
+    const QPS: usize = 1000;
+    let options = Options {
+        depth: 8,
+        ..options()
+    };
+    let world = options.world();
+    let faults = warpverbs::driver::fault::Faults::new();
+    let nic = Context::open(faults.nic(world.nic())).unwrap();
+    let gpu = warpverbs::GpuContext::open(faults.gpu(world.gpu())).unwrap();
+    let pd = Pd::alloc(&nic).unwrap();
+    let commands = || {
+        let mailboxes = ["command", "create", "modify", "query", "destroy"];
+        let trace = faults.trace();
+        trace
+            .iter()
+            .filter(|call| mailboxes.contains(&call.name))
+            .count()
+    };
+    let mut qps = Vec::new();
+    for _ in 0..QPS {
+        let mut qp = QueuePair::create(&pd, &gpu, &options.qp_config()).unwrap();
+        let info = qp.local_info();
+        qp.connect(&info).unwrap();
+        qps.push(qp.export().unwrap());
+    }
+    let opened = commands();
+    nic.close().unwrap();
+    let closed = commands() - opened;
+    println!("{QPS} QPs: {opened} NIC commands to open, {closed} to close");
+    assert!(opened <= 5 * QPS + 64, "{opened}");
+    assert!(closed <= 3 * QPS, "{closed}");
+    drop((qps, pd));
+    gpu.close().unwrap();
+    assert_eq!(world.live(), [""; 0]);
+}
+
+#[test]
+fn a_reset_leaves_no_completion_of_the_life_before() {
+    use warpverbs::CqForm;
+    for cq in [CqForm::Ring, CqForm::Collapsed] {
+        let options = Options { cq, ..options() };
+        let mut bench = options.bench().unwrap();
+        let mut peer = bench.peers.remove(0);
+        for _ in 0..5 {
+            // One work request fails: the last completion is one of the first indices, which the next life uses too.
+            let remote = RemoteMr {
+                rkey: 0xffff_ff00,
+                ..bench.target_mr.remote()
+            };
+            let mut run = warpverbs::Bandwidth {
+                iters: 1,
+                ..options.bandwidth()
+            }
+            .launch(
+                &bench.module,
+                &bench.stream,
+                &bench.qps,
+                &bench.source_mr,
+                &remote,
+            )
+            .unwrap();
+            assert!(run.wait(PATIENCE).unwrap().fault().is_some());
+            drop(run);
+            let mut qp = bench.qps.remove(0).unexport().unwrap();
+            qp.reset().unwrap();
+            peer.reset().unwrap();
+            connect(&mut qp, &mut peer);
+            bench.qps.push(qp.export().unwrap());
+            verify(&bench, &bench.qps[0], 5);
+            let mut qp = bench.qps.remove(0).unexport().unwrap();
+            qp.reset().unwrap();
+            peer.reset().unwrap();
+            connect(&mut qp, &mut peer);
+            bench.qps.push(qp.export().unwrap());
+        }
+        drop(peer);
+        close_all(bench);
+    }
+}
+
+#[test]
+fn closing_stops_a_kernel_that_looks_at_its_stop_word() {
+    let mut bench = bench();
+    let endless = warpverbs::Bandwidth {
+        iters: u64::MAX,
+        ..options().bandwidth()
+    };
+    let mut run = endless
+        .launch(
+            &bench.module,
+            &bench.stream,
+            &bench.qps,
+            &bench.source_mr,
+            &bench.target_mr.remote(),
+        )
+        .unwrap();
+    let report = bench.qps.remove(0).close().unwrap();
+    assert_eq!(report.released["launch"], 1);
+    let report = run.wait(PATIENCE).unwrap();
+    assert_eq!(
+        report.threads[0].error,
+        Some(warpverbs::ThreadError::Stopped)
+    );
+    drop(run);
+    close_all(bench);
+}

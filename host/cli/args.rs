@@ -147,6 +147,12 @@ pub(crate) struct PerfArgs {
     /// Run this PTX instead of the embedded
     #[arg(long, value_name = "FILE")]
     pub(crate) ptx: Option<PathBuf>,
+    /// Write the frames between the simulated NICs to this file; Wireshark and tshark open it
+    #[arg(long, value_name = "FILE")]
+    pub(crate) pcap: Option<PathBuf>,
+    /// Write what the simulated NICs do to this file: for Perfetto if it ends in .json, else a line an event
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: Option<PathBuf>,
     /// Print one JSON object instead of a table
     #[arg(long)]
     pub(crate) json: bool,

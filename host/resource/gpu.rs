@@ -190,19 +190,17 @@ impl GpuMemory {
 
     /// Copies bytes to it and waits.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        let (addr, _pin) = (self.at(offset, bytes.len() as u64)?, self.pin()?);
-        self.gpu
-            .driver()
-            .copy_to_device(addr, bytes)
+        let addr = self.at(offset, bytes.len() as u64)?;
+        self.node
+            .visit(|_| self.gpu.driver().copy_to_device(addr, bytes))?
             .map_err(Error::driver("copy to GPU memory"))
     }
 
     /// Copies bytes from it and waits.
     pub fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
-        let (addr, _pin) = (self.at(offset, bytes.len() as u64)?, self.pin()?);
-        self.gpu
-            .driver()
-            .copy_from_device(bytes, addr)
+        let addr = self.at(offset, bytes.len() as u64)?;
+        self.node
+            .visit(|_| self.gpu.driver().copy_from_device(bytes, addr))?
             .map_err(Error::driver("copy from GPU memory"))
     }
 
@@ -307,10 +305,8 @@ impl HostWord {
     }
 
     pub(crate) fn store(&self, value: u64) -> Result<()> {
-        let _pin = self.node.pin()?;
-        self.gpu
-            .driver()
-            .store_release(self.addr, value)
+        self.node
+            .visit(|_| self.gpu.driver().store_release(self.addr, value))?
             .map_err(Error::driver("store to host-mapped memory"))
     }
 

@@ -18,6 +18,7 @@ use crate::teardown::{Graph, Node, Pin, Shared, Slot};
 /// A memory region: memory that the NIC may access. Clones are the same region.
 #[derive(Clone, Debug)]
 pub struct Mr {
+    context: Context,
     addr: u64,
     len: u64,
     info: MrInfo,
@@ -147,10 +148,15 @@ impl Mr {
 
     /// Deregisters it. Busy while a launch uses it, or work requests that a launch has left outstanding, or a QP of its PD
     /// that could not be drained.
+    #[allow(clippy::result_large_err, reason = "a refusal hands the region back")]
     pub fn close(self) -> Result<(), Refused<Self>> {
         self.node
             .close()
             .map_err(|error| Refused { error, value: self })
+    }
+
+    pub(crate) fn context(&self) -> &Context {
+        &self.context
     }
 
     pub(crate) fn pin(&self) -> Result<Pin<MrNode>> {
@@ -223,6 +229,7 @@ impl Mr {
             memory: keep,
         };
         Self {
+            context: pd.context().clone(),
             addr,
             len,
             info,

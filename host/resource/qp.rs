@@ -13,11 +13,11 @@ use warpverbs_wire::prm::{create_qp, init2rtr_qp, rst2init_qp, rtr2rts_qp};
 
 use super::qp_node::{Attached, Link, Parts, QpNode};
 use super::queues::{Layout, Queues};
-use super::{GpuContext, HostWord, Pd, QpConfig, mailbox};
+use super::{Context, GpuContext, HostWord, Pd, QpConfig, mailbox};
 use crate::connect::{ConnectInfo, InfoError};
 use crate::driver::{Access, GidEntry, GidKind, LinkLayer, Nic, PortInfo};
 use crate::error::{Error, Refused, Result};
-use crate::teardown::{CloseReport, GRACE, Node, Pin, Shared, Stage, attach, building, sweep};
+use crate::teardown::{CloseReport, GRACE, Node, Shared, Stage, attach, building};
 
 /// The GID that a QP sends from.
 #[derive(Clone, Copy, Debug)]
@@ -157,6 +157,10 @@ impl QueuePair {
         &self.gpu
     }
 
+    pub(crate) fn context(&self) -> &Context {
+        self.pd.context()
+    }
+
     /// log2 of the largest message in bytes that its port carries.
     pub fn log_max_message(&self) -> u8 {
         self.port.log_max_message
@@ -170,9 +174,12 @@ impl QueuePair {
     /// Connects the QP to the one whose [`Self::local_info`] is given: RST to INIT to RTR to RTS.
     /// If that fails, the QP is reset and can be connected again.
     pub fn connect(&mut self, remote: &[u8]) -> Result<()> {
-        const DOING: &str = "connect it";
         let _entered = self.pd.context().enter()?;
-        let qp = self.node.pin()?;
+        self.node.visit(|qp| self.connect_to(qp, remote))?
+    }
+
+    fn connect_to(&self, qp: &QpNode, remote: &[u8]) -> Result<()> {
+        const DOING: &str = "connect it";
         let _one = qp.exclusive();
         qp.require_live(DOING)?;
         let state = match qp.link() {
@@ -193,7 +200,7 @@ impl QueuePair {
                 remote: remote.link_layer,
             }));
         }
-        if let Err(error) = self.to_rts(&qp, &remote) {
+        if let Err(error) = self.to_rts(qp, &remote) {
             // Nothing was posted yet, so indices and CQ are as they were.
             return Err(match qp.reset_state() {
                 Ok(()) => error,
@@ -214,8 +221,7 @@ impl QueuePair {
     /// again goes on where it stopped.
     pub fn reset(&mut self) -> Result<()> {
         let _entered = self.pd.context().enter()?;
-        let qp = self.node.pin()?;
-        qp.reset(Instant::now() + GRACE)?;
+        self.node.visit(|qp| qp.reset(Instant::now() + GRACE))??;
         self.generation = self.generation.wrapping_add(1);
         tracing::debug!(qpn = self.qpn, "QP reset");
         Ok(())
@@ -223,7 +229,7 @@ impl QueuePair {
 
     /// How far its teardown has come.
     pub fn stage(&self) -> Stage {
-        self.node.peek().map_or(Stage::Destroyed, |qp| qp.stage())
+        self.node.visit(QpNode::stage).unwrap_or(Stage::Destroyed)
     }
 
     /// Takes the QP down in stages, and destroys it with its CQ, doorbell page and memory. After a refusal, the parts
@@ -244,8 +250,8 @@ impl QueuePair {
     pub(crate) fn take_down(&self, time: Duration) -> Result<CloseReport> {
         let mut slots = self.queues.slots();
         slots.push(self.node.slot());
-        let (report, _) = sweep(slots, Instant::now() + time);
-        report.into_result()
+        let graph = self.pd.context().graph();
+        graph.sweep(slots, Instant::now() + time).into_result()
     }
 
     fn info(&self) -> ConnectInfo {
@@ -395,31 +401,34 @@ impl QueuePair {
     ) -> Result<HostWord> {
         const DOING: &str = "export it";
         let _entered = (self.pd.context().enter()?, self.gpu.enter()?);
-        let qp = self.node.pin()?;
-        let _one = qp.exclusive();
-        qp.require_live(DOING)?;
-        if qp.link() != Link::Up {
-            return Err(Error::QpState {
-                doing: DOING,
-                state: "not connected",
-            });
-        }
-        building(|| {
-            let stop = prepare(&self.queues)?;
-            qp.set_exported(stop.clone())?;
-            Ok(stop)
-        })
+        self.node.visit(|qp| {
+            let _one = qp.exclusive();
+            qp.require_live(DOING)?;
+            if qp.link() != Link::Up {
+                return Err(Error::QpState {
+                    doing: DOING,
+                    state: "not connected",
+                });
+            }
+            building(|| {
+                let stop = prepare(&self.queues)?;
+                qp.set_exported(stop.clone())?;
+                Ok(stop)
+            })
+        })?
     }
 
     /// Takes it from the GPU, live.
     pub(crate) fn take_back(&self) -> Result<()> {
-        let qp = self.node.pin()?;
-        let _one = qp.exclusive();
-        qp.take_back()
+        self.node.visit(|qp| {
+            let _one = qp.exclusive();
+            qp.take_back()
+        })?
     }
 
-    pub(crate) fn pin(&self) -> Result<Pin<QpNode>> {
-        self.node.pin()
+    /// Looks at what the queues hold, if the QP is not closed.
+    pub(crate) fn look<T>(&self, look: impl FnOnce(&Queues) -> Result<T>) -> Result<T> {
+        self.node.visit(|_| look(&self.queues))?
     }
 
     pub(crate) fn attach(&self) -> Result<Attached> {

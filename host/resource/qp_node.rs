@@ -3,7 +3,7 @@
 //! Knows: the stages, and what each takes; that launches hold it. Must not know: addressing, or what a launch is.
 
 use std::any::Any;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 use warpverbs_wire::prm::{Command, qp_2err, qp_2rst};
@@ -75,12 +75,19 @@ pub(super) enum Link {
 }
 
 /// A launch that uses a QP. While it exists, the QP is not taken from the GPU.
-pub(crate) struct Attached(Pin<QpNode>);
+pub(crate) struct Attached {
+    qp: Pin<QpNode>,
+    launch: OnceLock<u64>,
+}
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        let mut life = self.0.life();
+        let mut life = self.qp.life();
         life.attached = life.attached.saturating_sub(1);
+        // Taken from the list before the pin goes: if the QP goes with it, it does not wait for this launch.
+        if let Some(launch) = self.launch.get() {
+            life.launches.retain(|(_, id)| id != launch);
+        }
     }
 }
 
@@ -200,7 +207,10 @@ impl QpNode {
         }
         life.attached += 1;
         drop(life);
-        Ok(Attached(pin))
+        Ok(Attached {
+            qp: pin,
+            launch: OnceLock::new(),
+        })
     }
 
     fn tell_stop(&self) -> Result<()> {
@@ -365,16 +375,17 @@ impl QpNode {
 impl Attached {
     /// Enters the launch in the QP's list.
     pub(crate) fn name(&self, graph: &Graph, launch: u64) {
-        self.0.life().launches.push((graph.clone(), launch));
+        let launch = *self.launch.get_or_init(|| launch);
+        self.qp.life().launches.push((graph.clone(), launch));
     }
 
     pub(crate) fn slot(&self) -> Arc<dyn Slot> {
-        self.0.slot()
+        self.qp.slot()
     }
 
     /// Tells GPU threads to leave the QP.
     pub(crate) fn stop(&self) -> Result<()> {
-        self.0.tell_stop()
+        self.qp.tell_stop()
     }
 
     /// The launch is over. What its work requests may access stays until they have retired.
@@ -382,13 +393,13 @@ impl Attached {
         if kept.is_empty() {
             return;
         }
-        let idle = self.0.gpu.is_alive()
+        let idle = self.qp.gpu.is_alive()
             && self
-                .0
+                .qp
                 .queues
                 .produced()
                 .is_ok_and(|produced| produced.dbr == produced.completed as u16);
-        let mut life = self.0.life();
+        let mut life = self.qp.life();
         let old = if idle {
             std::mem::take(&mut life.pins)
         } else {

@@ -1,7 +1,7 @@
 //! Who may use a node, and who destroys it.
 //!
-//! Knows: that users come in while it is open, that one destroyer at a time goes in when no user is left, and that it
-//! closes once. Must not know: what is behind it.
+//! Knows: that users and guests come in while it is open, that one destroyer at a time goes in when no user is left, that
+//! it waits for guests, who stay for one call only, and that the gate closes once. Must not know: what is behind it.
 
 use super::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -15,6 +15,7 @@ pub(crate) struct Gate {
 #[derive(Debug)]
 struct Life {
     users: usize,
+    guests: usize,
     phase: Phase,
 }
 
@@ -44,6 +45,7 @@ impl Gate {
         Self {
             life: Mutex::new(Life {
                 users: 0,
+                guests: 0,
                 phase: Phase::Open,
             }),
             changed: Condvar::new(),
@@ -60,20 +62,39 @@ impl Gate {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Comes in; false if it is not open.
+    /// Comes in to stay; false if it is not open.
     pub(crate) fn enter(&self) -> bool {
-        let mut life = self.lock();
-        let open = life.phase == Phase::Open;
-        if open {
-            life.users += 1;
-        }
-        open
+        self.let_in(|life| &mut life.users)
     }
 
     /// Goes out: once for each `enter` that was let in.
     pub(crate) fn leave(&self) {
+        self.let_out(|life| &mut life.users);
+    }
+
+    /// Comes in for one call; false if it is not open.
+    pub(crate) fn visit(&self) -> bool {
+        self.let_in(|life| &mut life.guests)
+    }
+
+    /// Goes out: once for each `visit` that was let in.
+    pub(crate) fn depart(&self) {
+        self.let_out(|life| &mut life.guests);
+    }
+
+    fn let_in(&self, kind: impl Fn(&mut Life) -> &mut usize) -> bool {
         let mut life = self.lock();
-        life.users = life.users.saturating_sub(1);
+        let open = life.phase == Phase::Open;
+        if open {
+            *kind(&mut life) += 1;
+        }
+        open
+    }
+
+    fn let_out(&self, kind: impl Fn(&mut Life) -> &mut usize) {
+        let mut life = self.lock();
+        let count = kind(&mut life);
+        *count = count.saturating_sub(1);
         drop(life);
         self.changed.notify_all();
     }
@@ -101,6 +122,9 @@ impl Gate {
             Claim::Busy(life.users)
         } else {
             life.phase = Phase::Claimed;
+            while life.guests > 0 {
+                life = self.wait(life);
+            }
             Claim::Yours
         }
     }

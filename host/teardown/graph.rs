@@ -12,7 +12,7 @@ use tracing::error;
 
 use super::gate::Gate;
 use super::report::{self, CloseReport, Notes, Retained, noting};
-use super::{QUIESCE, Slot, Stage};
+use super::{NAP, QUIESCE, Slot, Stage};
 use crate::error::{Error, Result};
 
 /// The nodes of a context.
@@ -128,7 +128,7 @@ impl Graph {
     pub(crate) fn retry(&self, deadline: Instant) -> Vec<Retained> {
         let _one = lock(&self.0.closing);
         let slots = self.slots(|entry| entry.refused.is_some());
-        self.sweep(slots, deadline);
+        self.take_down(slots, deadline);
         self.retained()
     }
 
@@ -136,8 +136,27 @@ impl Graph {
     pub(crate) fn close(&self, deadline: Instant) -> CloseReport {
         self.0.gate.shut();
         let _one = lock(&self.0.closing);
+        self.settle(deadline);
         let slots = self.slots(|_| true);
-        self.sweep(slots, deadline)
+        self.take_down(slots, deadline)
+    }
+
+    /// Takes some nodes down in stages. One such call at a time: a second finds what the first has left.
+    pub(crate) fn sweep(&self, slots: Vec<Arc<dyn Slot>>, deadline: Instant) -> CloseReport {
+        let _one = lock(&self.0.closing);
+        sweep(slots, deadline).0
+    }
+
+    /// Waits until what other threads are dropping is gone, or retained.
+    fn settle(&self, deadline: Instant) {
+        let going = || {
+            lock(&self.0.entries)
+                .values()
+                .any(|entry| entry.slot.strong_count() == 0)
+        };
+        while going() && Instant::now() < deadline {
+            std::thread::sleep(NAP);
+        }
     }
 
     fn slots(&self, wanted: impl Fn(&Entry) -> bool) -> Vec<Arc<dyn Slot>> {
@@ -148,7 +167,7 @@ impl Graph {
             .collect()
     }
 
-    fn sweep(&self, slots: Vec<Arc<dyn Slot>>, deadline: Instant) -> CloseReport {
+    fn take_down(&self, slots: Vec<Arc<dyn Slot>>, deadline: Instant) -> CloseReport {
         let (report, refused) = sweep(slots, deadline);
         let mut entries = lock(&self.0.entries);
         let mut gone = Vec::new();
@@ -167,7 +186,7 @@ impl Graph {
 }
 
 /// Takes nodes down in stages. What refuses, and all that it depends on, stays; the others go on.
-pub(crate) fn sweep(
+fn sweep(
     mut slots: Vec<Arc<dyn Slot>>,
     deadline: Instant,
 ) -> (CloseReport, BTreeMap<u64, Retained>) {

@@ -25,7 +25,7 @@ use tracing::debug;
 use crate::error::{Error, Result};
 
 use gate::{Claim, Gate};
-pub(crate) use graph::{Entered, Found, Graph, sweep};
+pub(crate) use graph::{Entered, Found, Graph};
 pub use report::{CloseReport, Retained};
 pub(crate) use report::{attach, building, untold};
 pub(crate) use stage::StageCell;
@@ -95,6 +95,16 @@ impl<N: Node> Held<N> {
     fn current(&self) -> Option<Arc<N>> {
         self.node().clone()
     }
+
+    /// One look at the node, if it is open. Whoever destroys it waits.
+    fn visit<T>(&self, look: impl FnOnce(&N) -> T) -> Option<T> {
+        if !self.gate.visit() {
+            return None;
+        }
+        let looked = self.current().map(|node| look(&node));
+        self.gate.depart();
+        looked
+    }
 }
 
 impl<N: Node> Slot for Held<N> {
@@ -117,10 +127,8 @@ impl<N: Node> Slot for Held<N> {
     }
 
     fn advance(&self, to: Stage, deadline: Instant) -> Result<()> {
-        match self.current() {
-            Some(node) => node.advance(to, deadline),
-            None => Ok(()),
-        }
+        self.visit(|node| node.advance(to, deadline))
+            .unwrap_or(Ok(()))
     }
 
     fn close(&self) -> Result<()> {
@@ -138,14 +146,17 @@ impl<N: Node> Slot for Held<N> {
             self.gate.settle(true);
             return Ok(());
         };
-        let destroyed = node.destroy();
-        self.gate.settle(destroyed.is_ok());
-        destroyed?;
+        if let Err(refusal) = node.destroy() {
+            self.gate.settle(false);
+            return Err(refusal);
+        }
         destroyed_now::<N>();
-        node.graph().forget(self.id);
-        // Unpins its parents, handles or not. Taken first: the lock is not held while they go.
+        let graph = node.graph().clone();
+        // Unpins its parents, handles or not, before anyone is told. Taken first: the lock is not held while they go.
         let taken = self.node().take();
         drop((taken, node));
+        graph.forget(self.id);
+        self.gate.settle(true);
         Ok(())
     }
 }
@@ -171,6 +182,8 @@ impl<N: Node> Drop for Held<N> {
         match destroyed {
             Ok(()) => {
                 destroyed_now::<N>();
+                // Unpins its parents before anyone is told.
+                drop(node);
                 graph.forget(self.id);
             }
             Err(cause) => graph.keep(
@@ -227,9 +240,9 @@ impl<N: Node> Shared<N> {
         }
     }
 
-    /// The node, for one look that the driver takes no part in.
-    pub(crate) fn peek(&self) -> Option<Arc<N>> {
-        self.0.current()
+    /// Uses the node for one call, if it is not closed.
+    pub(crate) fn visit<T>(&self, look: impl FnOnce(&N) -> T) -> Result<T> {
+        self.0.visit(look).ok_or(Error::Closed { what: N::NAME })
     }
 
     /// Destroys the node; does nothing if that was done. Busy while it is pinned.

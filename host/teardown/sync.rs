@@ -1,15 +1,6 @@
-//! The primitives under the gate and the stage: `std`'s, or loom's in its model.
+//! The primitives under the gate and the stage; `tests/loom_teardown.rs` puts loom's in their place.
 
-#[cfg(not(loom))]
 pub(crate) use std::sync::{
     Condvar, Mutex, MutexGuard, PoisonError,
     atomic::{AtomicU8, Ordering},
 };
-
-#[cfg(loom)]
-pub(crate) use loom::sync::{
-    Condvar, Mutex, MutexGuard,
-    atomic::{AtomicU8, Ordering},
-};
-#[cfg(loom)]
-pub(crate) use std::sync::PoisonError;

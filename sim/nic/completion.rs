@@ -6,6 +6,7 @@
 use warpverbs_sim_bus::{DmaAccess, Purpose};
 use warpverbs_wire::cqe::{Cqe, CqeOpcode, ErrorCqe, Syndrome, Tail};
 use warpverbs_wire::doorbell::{DBR_CQ_CONSUMER, cq_dbr_consumer};
+use warpverbs_wire::eqe::{CqErrorSyndrome, Event as Raised};
 use warpverbs_wire::prm::qpc::QpState;
 
 use crate::findings::FindingKind;
@@ -22,6 +23,7 @@ struct Entry {
     index: u64,
     opcode: CqeOpcode,
     syndrome: u8,
+    solicited: bool,
     bytes: [u8; Cqe::LEN],
 }
 
@@ -31,7 +33,7 @@ impl Work<'_> {
     pub(crate) fn complete(&mut self, done: Done) -> bool {
         let written = match done.outcome {
             // Unsignalled successes give no CQE (docs/hardware-facts.md).
-            Outcome::Success { signalled: false } => true,
+            Outcome::Success { signalled: false } | Outcome::Silent => true,
             _ => self.write_send_cqe(done),
         };
         match done.outcome {
@@ -49,7 +51,7 @@ impl Work<'_> {
                     self.stats.error_cqes += 1;
                 }
             }
-            Outcome::Error { .. } => {}
+            Outcome::Error { .. } | Outcome::Silent => {}
         }
         if let Some(qp) = self.qp() {
             let end = done.slot.index + done.slot.wqebbs;
@@ -72,7 +74,7 @@ impl Work<'_> {
         };
         let bytes = self.emit(done, user_index);
         let (opcode, syndrome) = match done.outcome {
-            Outcome::Success { .. } => (CqeOpcode::Requester, 0),
+            Outcome::Success { .. } | Outcome::Silent => (CqeOpcode::Requester, 0),
             Outcome::Error { syndrome, .. } => (CqeOpcode::RequesterError, syndrome.code()),
         };
         self.write_cqe(Entry {
@@ -81,6 +83,7 @@ impl Work<'_> {
             index: done.slot.index,
             opcode,
             syndrome,
+            solicited: false,
             bytes,
         })
     }
@@ -133,6 +136,7 @@ impl Work<'_> {
             syndrome: received
                 .outcome
                 .map_or_else(|failed| failed.syndrome.code(), |_| 0),
+            solicited: received.solicited,
             bytes,
         });
         if !written && self.qp().is_some_and(|qp| qp.state != QpState::Err) {
@@ -147,6 +151,9 @@ impl Work<'_> {
         let Some(cq) = self.objects.cqs.get_mut(cqn) else {
             return false;
         };
+        if cq.stuck {
+            return true;
+        }
         if cq.overflowed {
             return false;
         }
@@ -158,6 +165,10 @@ impl Work<'_> {
                     "for {} {:#x} of QP {:#x}",
                     entry.what, entry.index, self.qpn
                 )
+            });
+            self.events.raise(Raised::CqError {
+                cqn,
+                syndrome: CqErrorSyndrome::Overrun,
             });
             return false;
         }
@@ -180,6 +191,9 @@ impl Work<'_> {
         }
         if let Some(cq) = self.objects.cqs.get_mut(cqn) {
             cq.producer += 1;
+            if cq.arming.complete(entry.solicited || entry.syndrome != 0) {
+                self.events.raise(Raised::Completion { cqn });
+            }
         }
         self.stats.cqes += 1;
         self.note(Event::Completion {
@@ -224,7 +238,7 @@ impl Work<'_> {
     fn emit(&self, done: Done, user_index: u32) -> [u8; Cqe::LEN] {
         let wqe_counter = done.slot.index as u16;
         match done.outcome {
-            Outcome::Success { .. } => Cqe {
+            Outcome::Success { .. } | Outcome::Silent => Cqe {
                 srqn_uidx: user_index,
                 byte_count: done.bytes as u32,
                 timestamp: self.clock,

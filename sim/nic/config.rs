@@ -10,6 +10,7 @@ use warpverbs_wire::prm::hca_cap::{
 use warpverbs_wire::roce::address;
 
 use crate::error::NicError;
+use crate::faults::FaultPlan;
 
 /// How a [`crate::NicModel`] is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +37,10 @@ pub struct NicConfig {
     pub log_max_sq_depth: u8,
     /// log2 of the largest CQ.
     pub log_max_cq_depth: u8,
+    /// Offers QPs without send doorbell record.
+    pub no_dbr: bool,
+    /// Faults that come by themselves.
+    pub faults: FaultPlan,
     /// log2 of the most PDs, UMEMs, MKeys, CQs and QPs, of each; at most 23.
     pub log_max_objects: u8,
     /// True if it may read a doorbell record at any step and act on it without a doorbell. That hardware may do so is
@@ -56,6 +61,8 @@ impl Default for NicConfig {
             log_max_message: 30,
             log_max_sq_depth: MAX_LOG_SQ_DEPTH,
             log_max_cq_depth: 22,
+            no_dbr: false,
+            faults: FaultPlan::default(),
             log_max_objects: 18,
             reads_records_early: false,
         }
@@ -226,6 +233,9 @@ impl NicConfig {
             hca_cap_2: true,
             log_max_qp_sz: self.log_max_sq_depth(),
             log_max_qp: self.log_max_objects(),
+            log_max_srq_sz: self.log_max_sq_depth(),
+            log_max_srq: self.log_max_objects(),
+            log_max_rmp: self.log_max_objects(),
             log_max_cq_sz: self.log_max_cq_depth(),
             log_max_cq: self.log_max_objects(),
             relaxed_ordering_write: true,
@@ -253,7 +263,7 @@ impl NicConfig {
             // 256 MiB of UAR space: the BAR.
             uar_sz: 8,
             log_pg_sz: 12,
-            bf: false,
+            bf: true,
             log_bf_reg_size: 9,
             qp_error_syndrome: false,
             max_wqe_sz_sq: MAX_WQE_BYTES,
@@ -268,7 +278,9 @@ impl NicConfig {
     }
 
     pub(crate) fn general_caps_2(&self) -> GeneralCaps2 {
-        GeneralCaps2::default()
+        GeneralCaps2 {
+            send_dbr_mode_no_dbr_ext: self.no_dbr,
+        }
     }
 
     pub(crate) fn roce_caps(&self) -> RoceCaps {

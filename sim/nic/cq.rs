@@ -5,6 +5,7 @@
 
 use warpverbs_wire::prm::cqc::Cqc;
 
+use crate::events::Arming;
 use crate::objects::ObjectId;
 
 /// Bytes of a CQE (`cqe_sz` 0).
@@ -30,6 +31,9 @@ pub(crate) struct Cq {
     pub(crate) consumer: u64,
     /// `MLX5_CQC_STATUS_CQ_OVERFLOW`: a CQE was lost; no more are written.
     pub(crate) overflowed: bool,
+    pub(crate) arming: Arming,
+    /// A fault: CQEs are never written.
+    pub(crate) stuck: bool,
     /// The context it was created with.
     pub(crate) context: Cqc,
 }
@@ -89,6 +93,8 @@ mod tests {
             producer: first,
             consumer: first,
             overflowed: false,
+            arming: Arming::default(),
+            stuck: false,
             context: Cqc::default(),
         }
     }

@@ -3,6 +3,10 @@
 //! Knows: what to break, where.
 //! Must not know: who should notice.
 
+use warpverbs_sim_bus::Rng;
+use warpverbs_wire::cqe::Syndrome;
+use warpverbs_wire::prm::Status;
+
 /// A fault. Those that name an index act once, when the NIC gets there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -41,21 +45,118 @@ pub enum InjectedFault {
         /// The QP.
         qpn: u32,
     },
+    /// Commands with an opcode are refused with a status and a syndrome, so many times; 0 is until the faults are cleared.
+    Command {
+        /// Opcode of the input mailbox.
+        opcode: u16,
+        /// Status of the answer, which is not zero.
+        status: u8,
+        /// Syndrome of the answer.
+        syndrome: u32,
+        /// How many times.
+        times: u32,
+    },
+    /// The QP does nothing any more, and takes no packets.
+    StuckQp {
+        /// The QP.
+        qpn: u32,
+    },
+    /// CQEs of the CQ are never written, although the NIC goes on.
+    StuckCq {
+        /// The CQ.
+        cqn: u32,
+    },
+    /// The NIC executes commands, and nothing else.
+    Silent,
+    /// The NIC is gone from the bus: stores vanish, commands fail. It does not come back.
+    Removed,
 }
 
-/// Planted faults.
-#[derive(Default)]
+/// Faults that come by themselves, by seed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FaultPlan {
+    /// Seed of the choice.
+    pub seed: u64,
+    /// Of a million commands, how many are refused with "internal error".
+    pub command_ppm: u32,
+    /// Of a million send WQEs, how many fail with a random syndrome of those that requesters have.
+    pub wqe_ppm: u32,
+}
+
+/// Status of a command that a plan refuses.
+const INTERNAL_ERROR: u8 = Status::InternalError.code();
+/// Syndrome of a command that a plan refuses: no check has it.
+const PLANNED: u32 = 0xff_0001;
+/// Syndromes with which a plan fails WQEs: those of IBA 11.6.2 that a requester of reliable connections has.
+const SYNDROMES: [Syndrome; 8] = [
+    Syndrome::LocalLength,
+    Syndrome::LocalQpOperation,
+    Syndrome::LocalProtection,
+    Syndrome::BadResponse,
+    Syndrome::RemoteInvalidRequest,
+    Syndrome::RemoteAccess,
+    Syndrome::RemoteOperation,
+    Syndrome::TransportRetryExceeded,
+];
+
+/// Planted and planned faults.
 pub(crate) struct Faults {
     planted: Vec<InjectedFault>,
+    plan: FaultPlan,
+    rng: Rng,
 }
 
 impl Faults {
-    pub(crate) fn plant(&mut self, fault: InjectedFault) {
-        self.planted.push(fault);
+    pub(crate) fn new(plan: FaultPlan) -> Self {
+        Self {
+            planted: Vec::new(),
+            plan,
+            rng: Rng::new(plan.seed),
+        }
     }
 
     pub(crate) fn clear(&mut self) {
-        self.planted.clear();
+        self.planted
+            .retain(|fault| matches!(fault, InjectedFault::Removed));
+    }
+
+    pub(crate) fn has(&self, fault: InjectedFault) -> bool {
+        self.planted.contains(&fault)
+    }
+
+    fn draws(&mut self, ppm: u32) -> bool {
+        ppm > 0 && self.rng.below(1_000_000) < ppm
+    }
+
+    /// Status and syndrome with which a command is refused, if it is.
+    pub(crate) fn on_command(&mut self, at_opcode: u16) -> Option<(u8, u32)> {
+        let at = self.planted.iter().position(
+            |fault| matches!(fault, InjectedFault::Command { opcode, .. } if *opcode == at_opcode),
+        );
+        if let Some(at) = at
+            && let Some(InjectedFault::Command {
+                status,
+                syndrome,
+                times,
+                ..
+            }) = self.planted.get_mut(at)
+        {
+            let answer = (*status, *syndrome);
+            match *times {
+                0 => {}
+                1 => {
+                    self.planted.swap_remove(at);
+                }
+                _ => *times -= 1,
+            }
+            return Some(answer);
+        }
+        self.draws(self.plan.command_ppm)
+            .then_some((INTERNAL_ERROR, PLANNED))
+    }
+
+    pub(crate) fn plant(&mut self, fault: InjectedFault) {
+        self.planted.push(fault);
     }
 
     /// Corrupts a fetched WQE.
@@ -78,6 +179,11 @@ impl Faults {
 
     /// The error to complete a WQE with, if one is planted.
     pub(crate) fn on_execute(&mut self, at_qpn: u32, at_index: u64) -> Option<(u8, u8)> {
+        if self.draws(self.plan.wqe_ppm) {
+            let at = self.rng.below(SYNDROMES.len() as u32) as usize;
+            let syndrome = SYNDROMES.get(at).copied().unwrap_or(Syndrome::LocalLength);
+            return Some((syndrome.code(), 0));
+        }
         let at = self.planted.iter().position(
             |fault| matches!(fault, InjectedFault::Fail { qpn, index, .. } if (*qpn, *index) == (at_qpn, at_index)),
         )?;

@@ -59,7 +59,9 @@ pub enum FindingKind {
         /// The QP's page.
         expected: u32,
     },
-    /// A doorbell for a QP number that was never handed out.
+    /// A doorbell of a QP with a doorbell record on the register of QPs without, or the other way round.
+    DoorbellWrongRegister,
+    /// A doorbell for a QP or CQ number that was never handed out.
     DoorbellUnknownQp,
     /// A doorbell for a QP that was destroyed.
     DoorbellAfterDestroy,
@@ -144,6 +146,7 @@ impl FindingKind {
             Self::WqeReserved { .. } => "wqe-reserved",
             Self::WqeBeyondProducer { .. } => "wqe-beyond-producer",
             Self::DoorbellWrongPage { .. } => "doorbell-wrong-page",
+            Self::DoorbellWrongRegister => "doorbell-wrong-register",
             Self::DoorbellUnknownQp => "doorbell-unknown-qp",
             Self::DoorbellAfterDestroy => "doorbell-after-destroy",
             Self::DoorbellRegression { .. } => "doorbell-regression",
@@ -189,7 +192,10 @@ impl fmt::Display for FindingKind {
                     "rung on UAR page {rung:#x}, the QP's is {expected:#x}: ignored"
                 )
             }
-            Self::DoorbellUnknownQp => f.write_str("no such QP was ever created: ignored"),
+            Self::DoorbellWrongRegister => {
+                f.write_str("the register is not that of the QP's doorbell record mode: ignored")
+            }
+            Self::DoorbellUnknownQp => f.write_str("no such queue was ever created: ignored"),
             Self::DoorbellAfterDestroy => f.write_str("the QP was destroyed: ignored"),
             Self::DoorbellRegression { last, rung } => {
                 write!(

@@ -10,6 +10,11 @@ use crate::qp::{Done, Outcome, Received, Slot};
 use crate::receive::ReceiveQueue;
 use crate::work::Work;
 
+/// The completion mode in `fm_ce_se`: 0 every error, 1 the first error, 2 always, 3 always and with an event (PRM, control
+/// segment, `ce`).
+const COMPLETION_MODE: u8 = 3 << 2;
+const FIRST_ERROR: u8 = 1 << 2;
+
 impl Work<'_> {
     /// One step of a QP in ERR whose doorbell record has been read. Nothing completes that the record does not cover, the
     /// causing error included.
@@ -47,21 +52,30 @@ impl Work<'_> {
             opcode: Default::default(),
         };
         // The WQE says how many WQEBBs it has; one that is not due here counts as one.
+        let mut silent = false;
         let slot = match self.fetch(index) {
-            Ok(fetched) if self.is_due(&fetched) => fetched.slot,
+            Ok(fetched) if self.is_due(&fetched) => {
+                silent = fetched.control().flags & COMPLETION_MODE == FIRST_ERROR;
+                fetched.slot
+            }
             Ok(_) => unreadable,
             Err(fault) => {
                 self.note_fault(self.id(), &fault);
                 unreadable
             }
         };
+        let outcome = if silent {
+            Outcome::Silent
+        } else {
+            Outcome::Error {
+                syndrome: Syndrome::Flushed,
+                vendor,
+            }
+        };
         Done {
             slot,
             bytes: 0,
-            outcome: Outcome::Error {
-                syndrome: Syndrome::Flushed,
-                vendor,
-            },
+            outcome,
         }
     }
 

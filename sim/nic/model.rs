@@ -6,11 +6,13 @@
 use std::sync::Arc;
 
 use warpverbs_sim_bus::{Device, Dma, Fault, FaultKind, Step};
-use warpverbs_wire::doorbell::Doorbell;
+use warpverbs_wire::doorbell::{CqArm, Doorbell};
+use warpverbs_wire::eqe::{self, PortChange};
 use warpverbs_wire::prm::qpc::QpState;
 
-use crate::config::{GidEntry, MAX_FIRST_INDEX, NicConfig, PortInfo};
+use crate::config::{GidEntry, MAX_FIRST_INDEX, NicConfig, PORTS, PortInfo};
 use crate::error::NicError;
+use crate::events::Events;
 use crate::faults::{Faults, InjectedFault};
 use crate::findings::{Finding, FindingKind, Findings};
 use crate::keys::{MKey, MrKeys, Rights};
@@ -36,6 +38,8 @@ pub struct NicModel {
     pub(crate) stats: NicStats,
     faults: Faults,
     port: Port,
+    events: Events,
+    link_up: bool,
     time: Clock,
     /// Payloads that are used again.
     buffers: Vec<Vec<u8>>,
@@ -54,11 +58,13 @@ impl NicModel {
         Self {
             schedule: Schedule::new(config.seed),
             objects: Objects::new(config.log_max_objects()),
+            faults: Faults::new(config.faults),
             config,
             findings: Findings::default(),
             stats: NicStats::default(),
-            faults: Faults::default(),
             port: Port::default(),
+            events: Events::default(),
+            link_up: true,
             time: Clock::default(),
             buffers: Vec::new(),
             clock: 0,
@@ -158,7 +164,11 @@ impl NicModel {
 
     /// Queries a port; ports count from 1.
     pub fn query_port(&self, port: u8) -> Result<PortInfo, NicError> {
-        self.config.port(port)
+        let info = self.config.port(port)?;
+        Ok(PortInfo {
+            active: self.link_up,
+            ..info
+        })
     }
 
     /// Reads one entry of a port's GID table; `None` if it is empty.
@@ -213,7 +223,7 @@ impl NicModel {
     /// kernel runs and the NIC is idle.
     pub fn end_of_run(&mut self) {
         for (qpn, qp) in self.objects.qps.iter() {
-            if !matches!(qp.state, QpState::Rts | QpState::Err) {
+            if !matches!(qp.state, QpState::Rts | QpState::Err) || qp.has_no_dbr() {
                 continue;
             }
             if let Some((doorbell, record)) = qp.indices.uncertain() {
@@ -246,9 +256,103 @@ impl NicModel {
         self.objects.live()
     }
 
+    /// Takes the events away that were raised.
+    pub fn take_events(&mut self) -> Vec<eqe::Event> {
+        self.events.take()
+    }
+
+    /// Events that were raised while too many waited.
+    pub fn events_lost(&self) -> u64 {
+        self.events.lost()
+    }
+
+    /// Takes the port's link up or down. While it is down nothing leaves the port or reaches it.
+    pub fn set_link_up(&mut self, up: bool) {
+        if std::mem::replace(&mut self.link_up, up) != up {
+            let change = if up {
+                PortChange::Active
+            } else {
+                PortChange::Down
+            };
+            self.events.raise(eqe::Event::Port {
+                port: PORTS,
+                change,
+            });
+            self.port.set_up(up);
+        }
+    }
+
+    /// Arms a CQ for an event. A CQ of another page or none is noted.
+    fn arm(&mut self, page: u32, bytes: [u8; 8]) {
+        self.stats.cq_arms += 1;
+        let (command, cqn) = CqArm::parse(bytes);
+        let id = ObjectId::new(ObjectKind::Cq, cqn);
+        let detail = || format!("arm of CQ {cqn:#x} on UAR {page:#x}");
+        match self.objects.cqs.get_mut(cqn) {
+            Some(cq) if cq.context.uar_page == page => {
+                if cq.arming.arm(command, cq.producer) {
+                    self.events.raise(eqe::Event::Completion { cqn });
+                }
+            }
+            Some(cq) => {
+                let kind = FindingKind::DoorbellWrongPage {
+                    rung: page,
+                    expected: cq.context.uar_page,
+                };
+                self.findings.add(id, None, kind, detail);
+            }
+            None => self
+                .findings
+                .add(id, None, FindingKind::DoorbellUnknownQp, detail),
+        }
+    }
+
     /// Plants a fault.
     pub fn inject(&mut self, fault: InjectedFault) {
-        self.faults.plant(fault);
+        match fault {
+            InjectedFault::StuckQp { qpn } => {
+                if let Some(qp) = self.objects.qps.get_mut(qpn) {
+                    qp.stuck = true;
+                }
+            }
+            InjectedFault::StuckCq { cqn } => {
+                if let Some(cq) = self.objects.cqs.get_mut(cqn) {
+                    cq.stuck = true;
+                }
+            }
+            fault => self.faults.plant(fault),
+        }
+    }
+
+    /// Takes planted faults away; a NIC that is gone stays so.
+    pub fn heal(&mut self) {
+        self.faults.clear();
+        let ids: Vec<u32> = self.objects.qps.iter().map(|(id, _)| id).collect();
+        for qpn in ids {
+            if let Some(qp) = self.objects.qps.get_mut(qpn) {
+                qp.stuck = false;
+                self.schedule.wake(qpn);
+            }
+        }
+        let ids: Vec<u32> = self.objects.cqs.iter().map(|(id, _)| id).collect();
+        for cqn in ids {
+            if let Some(cq) = self.objects.cqs.get_mut(cqn) {
+                cq.stuck = false;
+            }
+        }
+    }
+
+    /// True if neither doorbells nor packets reach it.
+    fn is_silent(&self) -> bool {
+        self.faults.has(InjectedFault::Silent) || self.is_removed()
+    }
+
+    pub(crate) fn is_removed(&self) -> bool {
+        self.faults.has(InjectedFault::Removed)
+    }
+
+    pub(crate) fn planted_refusal(&mut self, opcode: u16) -> Option<(u8, u32)> {
+        self.faults.on_command(opcode)
     }
 
     /// Adds what it does from now on to a trace.
@@ -260,11 +364,6 @@ impl NicModel {
         if let Some((trace, name)) = &self.trace {
             trace.add(self.time.now(), name, event);
         }
-    }
-
-    /// Takes all planted faults back.
-    pub fn heal(&mut self) {
-        self.faults.clear();
     }
 
     /// The QP may have work.
@@ -287,6 +386,7 @@ impl NicModel {
             stats: &mut self.stats,
             faults: &mut self.faults,
             port: &mut self.port,
+            events: &mut self.events,
             time: &mut self.time,
             buffers: &mut self.buffers,
             clock: self.clock,
@@ -309,22 +409,29 @@ impl NicModel {
             };
         }
         match register {
-            Register::Send | Register::CqArm if bytes.len() == 8 => Ok(()),
-            Register::Send | Register::CqArm => refuse(
-                FaultKind::Refused,
-                format!("a doorbell of {uar} is one store of 8 bytes"),
-            ),
-            Register::BlueFlame => refuse(
-                FaultKind::Refused,
-                format!("BlueFlame stores to {uar} are not modelled"),
-            ),
             Register::None => refuse(FaultKind::Unmapped, format!("{uar} has no such register")),
+            _ if bytes.len() == 8 => Ok(()),
+            _ => refuse(
+                FaultKind::Refused,
+                format!("a doorbell of {uar} is stores of 8 bytes"),
+            ),
+        }
+    }
+
+    /// The QP that a store rings, if it is to a doorbell with a record.
+    fn rung_qp(&self, offset: u64, bytes: &[u8]) -> Option<u32> {
+        let (_, register) = uar::locate(offset);
+        let bytes = <[u8; 8]>::try_from(bytes).ok()?;
+        match register {
+            Register::Send | Register::SendNoDbr => Some(Doorbell::parse(bytes).ok()?.qpn()),
+            _ => None,
         }
     }
 
     /// With [`NicConfig::reads_records_early`]: reads the doorbell record of some QP that can send.
     fn read_some_record(&mut self, dma: &mut dyn Dma) {
-        let rts = |(qpn, qp): (u32, &Qp)| (qp.state == QpState::Rts).then_some(qpn);
+        let rts =
+            |(qpn, qp): (u32, &Qp)| (qp.state == QpState::Rts && !qp.has_no_dbr()).then_some(qpn);
         let sending: Vec<u32> = self.objects.qps.iter().filter_map(rts).collect();
         if let Some(qpn) = self.schedule.one_of(&sending) {
             let mut work = self.work(qpn, dma);
@@ -334,7 +441,7 @@ impl NicModel {
     }
 
     /// Takes a send doorbell on an allocated page. What hardware ignores is ignored, and noted.
-    fn ring(&mut self, page: u32, bytes: [u8; 8]) {
+    fn ring(&mut self, page: u32, register: Register, bytes: [u8; 8]) {
         let uar = ObjectId::new(ObjectKind::Uar, page);
         let doorbell = match Doorbell::parse(bytes) {
             Ok(doorbell) => doorbell,
@@ -367,6 +474,12 @@ impl NicModel {
             };
             return self.findings.add(id, consumer, kind, detail);
         }
+        let no_dbr = qp.has_no_dbr();
+        if no_dbr != (register == Register::SendNoDbr) {
+            return self
+                .findings
+                .add(id, consumer, FindingKind::DoorbellWrongRegister, detail);
+        }
         self.stats.doorbells += 1;
         if let Some((trace, name)) = &self.trace {
             let producer = doorbell.producer();
@@ -384,6 +497,12 @@ impl NicModel {
                         .add(id, consumer, FindingKind::DoorbellBeyondQueue, detail);
                 }
             },
+            // Without a record the doorbell is all there is.
+            QpState::Err if no_dbr => {
+                if qp.indices.ring(doorbell.producer()) == Rung::Accepted {
+                    qp.indices.follow_doorbell();
+                }
+            }
             // Only the doorbell record counts in ERR (docs/hardware-facts.md); the doorbell makes the NIC look at it.
             QpState::Err => {}
             state => {
@@ -394,7 +513,7 @@ impl NicModel {
                     });
             }
         }
-        qp.dbr_due = true;
+        qp.dbr_due = !no_dbr;
         self.schedule.wake(qpn);
     }
 }
@@ -402,6 +521,22 @@ impl NicModel {
 impl NicModel {
     /// Nothing is to be done now: timers that are due act, then simulated time passes.
     fn pass_time(&mut self, dma: &mut dyn Dma) -> Step {
+        // Deadlines that no longer hold, such as those of packets that were answered, must not let time pass.
+        while let Some((deadline, qpn)) = self.time.first() {
+            let Some(qp) = self.objects.qps.get_mut(qpn) else {
+                self.time.drop_first();
+                continue;
+            };
+            let alarm = qp.wake_at();
+            if alarm == Some(deadline) {
+                break;
+            }
+            self.time.drop_first();
+            qp.alarm = alarm;
+            if let Some(alarm) = alarm {
+                self.time.wait(qpn, alarm);
+            }
+        }
         if let Some(qpn) = self.time.due() {
             self.port.work();
             self.work(qpn, dma).on_time();
@@ -421,6 +556,10 @@ impl Device for NicModel {
     }
 
     fn step(&mut self, dma: &mut dyn Dma) -> Step {
+        if self.is_silent() {
+            self.port.sleep(self.time.now());
+            return Step::Idle;
+        }
         if self.config.reads_records_early && self.schedule.whim() {
             self.read_some_record(dma);
         }
@@ -459,26 +598,35 @@ impl Device for NicModel {
     }
 
     fn context_of(&self, offset: u64, bytes: &[u8]) -> Result<u32, Fault> {
+        if self.is_silent() {
+            return Ok(0);
+        }
         self.check_store(offset, bytes)?;
-        let doorbell = <[u8; 8]>::try_from(bytes)
-            .ok()
-            .and_then(|bytes| Doorbell::parse(bytes).ok());
-        Ok(doorbell.map_or(0, |doorbell| doorbell.qpn()))
+        Ok(self.rung_qp(offset, bytes).unwrap_or(0))
     }
 
     fn mmio_arrives(&mut self, offset: u64, bytes: &[u8], dma: &mut dyn Dma) -> Result<(), Fault> {
         self.mmio_write(offset, bytes)?;
-        let qpn = self.context_of(offset, bytes)?;
-        self.work(qpn, dma).confirm_doorbell();
+        if let Some(qpn) = self.rung_qp(offset, bytes)
+            && !self.is_silent()
+        {
+            self.work(qpn, dma).confirm_doorbell();
+        }
         Ok(())
     }
 
     fn mmio_write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Fault> {
+        // Stores to a device that is gone are posted, and vanish.
+        if self.is_silent() {
+            return Ok(());
+        }
         self.check_store(offset, bytes)?;
         let (page, register) = uar::locate(offset);
         match (register, <[u8; 8]>::try_from(bytes)) {
-            (Register::Send, Ok(bytes)) => self.ring(page, bytes),
-            _ => self.stats.cq_arms += 1,
+            (Register::Send | Register::SendNoDbr, Ok(bytes)) => self.ring(page, register, bytes),
+            (Register::CqArm, Ok(bytes)) => self.arm(page, bytes),
+            // The rest of a WQE that is pushed: this NIC fetches WQEs all the same, as hardware may.
+            _ => {}
         }
         Ok(())
     }

@@ -15,6 +15,7 @@ use crate::cq::Cq;
 use crate::error::NicError;
 use crate::keys::MKey;
 use crate::qp::Qp;
+use crate::rmp::Rmp;
 use crate::uar::UarKind;
 use crate::umem::Umem;
 
@@ -32,6 +33,8 @@ pub enum ObjectKind {
     MKey,
     /// Completion queue.
     Cq,
+    /// Receive memory pool: a shared receive queue.
+    Rmp,
     /// Queue pair.
     Qp,
 }
@@ -44,6 +47,7 @@ impl fmt::Display for ObjectKind {
             Self::Umem => "UMEM",
             Self::MKey => "MKey",
             Self::Cq => "CQ",
+            Self::Rmp => "RMP",
             Self::Qp => "QP",
         })
     }
@@ -175,6 +179,7 @@ pub(crate) struct Objects {
     pub(crate) umems: Table<Umem>,
     pub(crate) mkeys: Table<MKey>,
     pub(crate) cqs: Table<Cq>,
+    pub(crate) rmps: Table<Rmp>,
     pub(crate) qps: Table<Qp>,
 }
 
@@ -193,6 +198,7 @@ impl Objects {
             // Lower indices are the NIC's own keys (QUERY_SPECIAL_CONTEXTS).
             mkeys: Table::new(ObjectKind::MKey, 0x1801, NUMBERS_24, capacity),
             cqs: Table::new(ObjectKind::Cq, 0x401, NUMBERS_24, capacity),
+            rmps: Table::new(ObjectKind::Rmp, 0x801, NUMBERS_24, capacity),
             qps: Table::new(ObjectKind::Qp, 0x101, NUMBERS_24, capacity),
         }
     }
@@ -215,6 +221,7 @@ impl Objects {
                 ObjectKind::Umem => self.umems.adjust(object.id, by),
                 ObjectKind::MKey => self.mkeys.adjust(object.id, by),
                 ObjectKind::Cq => self.cqs.adjust(object.id, by),
+                ObjectKind::Rmp => self.rmps.adjust(object.id, by),
                 ObjectKind::Qp => self.qps.adjust(object.id, by),
             }
         }
@@ -230,6 +237,7 @@ impl Objects {
             .chain(ids(&self.umems))
             .chain(ids(&self.mkeys))
             .chain(ids(&self.cqs))
+            .chain(ids(&self.rmps))
             .chain(ids(&self.qps))
             .collect()
     }

@@ -16,12 +16,17 @@ pub(crate) struct Port {
     arrived: VecDeque<Packet>,
     link: Option<Box<dyn Link>>,
     waiting: bool,
+    down: bool,
 }
 
 impl Port {
     pub(crate) fn connect(&mut self, link: Box<dyn Link>) {
         self.link = Some(link);
         self.waiting = false;
+    }
+
+    pub(crate) fn set_up(&mut self, up: bool) {
+        self.down = !up;
     }
 
     pub(crate) fn is_connected(&self) -> bool {
@@ -36,7 +41,7 @@ impl Port {
             return true;
         }
         match (&mut self.link, path.frame(&packet)) {
-            (Some(link), Some(frame)) => {
+            (Some(link), Some(frame)) if !self.down => {
                 link.send(now, &frame);
                 true
             }
@@ -48,10 +53,22 @@ impl Port {
     pub(crate) fn receive(&mut self, config: &NicConfig) -> Option<Packet> {
         if let Some(link) = &mut self.link {
             while let Some(frame) = link.receive() {
-                self.arrived.extend(packet::parse(config, &frame));
+                if !self.down {
+                    self.arrived.extend(packet::parse(config, &frame));
+                }
             }
         }
         self.arrived.pop_front()
+    }
+
+    /// The NIC neither hears nor answers, and holds no time up.
+    pub(crate) fn sleep(&mut self, now: u64) {
+        self.arrived.clear();
+        if let Some(link) = &mut self.link {
+            while link.receive().is_some() {}
+            self.waiting = true;
+            link.wait(now, None);
+        }
     }
 
     /// The NIC works: time does not pass.

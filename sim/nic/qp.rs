@@ -4,7 +4,7 @@
 //! Must not know: mailboxes, memory, CQs, or what a packet says.
 
 use warpverbs_wire::cqe::{CqeOpcode, Syndrome, vendor_syndrome};
-use warpverbs_wire::prm::qpc::{QpState, Qpc};
+use warpverbs_wire::prm::qpc::{QpState, Qpc, SendDbrMode};
 use warpverbs_wire::roce::Psn;
 use warpverbs_wire::wqe::Opcode;
 
@@ -45,6 +45,8 @@ pub(crate) struct Qp {
     pub(crate) flush_vendor: u8,
     /// The deadline that the clock knows, if any.
     pub(crate) alarm: Option<u64>,
+    /// A fault: it does nothing.
+    pub(crate) stuck: bool,
 }
 
 /// Bus addresses of a QP's memory.
@@ -98,8 +100,15 @@ pub(crate) struct Slot {
 /// How a WQE ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Outcome {
-    Success { signalled: bool },
-    Error { syndrome: Syndrome, vendor: u8 },
+    Success {
+        signalled: bool,
+    },
+    /// Flushed, and its completion mode asks for the first error only.
+    Silent,
+    Error {
+        syndrome: Syndrome,
+        vendor: u8,
+    },
 }
 
 /// A receive WQE that completed or failed.
@@ -156,10 +165,11 @@ impl Qp {
             dbr_due: false,
             requester: Requester::new(first),
             responder: Responder::default(),
-            receives: ReceiveQueue::of_qp(&context, memory.receives),
+            receives: ReceiveQueue::of_qp(&context, memory.receives, memory.dbr),
             cause: None,
             flush_vendor: vendor_syndrome::FLUSHED,
             alarm: None,
+            stuck: false,
         }
     }
 
@@ -191,8 +201,11 @@ impl Qp {
         self.responder.abandon();
         self.cause = cause;
         self.flush_vendor = vendor_syndrome::FLUSHED;
-        self.indices.enter_error();
-        self.dbr_due = true;
+        // Without a record the doorbell decides in ERR too (assumed).
+        if !self.has_no_dbr() {
+            self.indices.enter_error();
+            self.dbr_due = true;
+        }
         if let Some(receives) = &mut self.receives {
             receives.dbr_due = true;
         }
@@ -201,6 +214,7 @@ impl Qp {
     /// What is to be done, if anything.
     pub(crate) fn next_action(&self) -> Option<Action> {
         match self.state {
+            _ if self.stuck => None,
             QpState::Rts | QpState::Err if self.dbr_due => Some(Action::ReadDbr),
             QpState::Rtr | QpState::Rts if self.responder.has_answer() => Some(Action::Respond),
             QpState::Rts => self.requester.next_action(&self.context, &self.indices),
@@ -217,14 +231,26 @@ impl Qp {
             .is_some_and(|receives| receives.dbr_due || receives.has_posted())
     }
 
+    /// When something happens without a packet or a doorbell.
+    pub(crate) fn wake_at(&self) -> Option<u64> {
+        self.requester.alarm().filter(|_| !self.stuck)
+    }
+
     /// True if its doorbell record is to be read even while nothing happens: in ERR a later record releases completions
     /// (docs/hardware-facts.md), and a record behind its doorbell may still arrive.
     pub(crate) fn is_watched(&self) -> bool {
         match self.state {
+            _ if self.stuck => false,
+            QpState::Err | QpState::Rts if self.has_no_dbr() => false,
             QpState::Err => true,
             QpState::Rts => self.indices.lags(),
             _ => false,
         }
+    }
+
+    /// True if it has no send doorbell record.
+    pub(crate) fn has_no_dbr(&self) -> bool {
+        self.context.send_dbr_mode == SendDbrMode::NoDbr
     }
 
     /// Path MTU in bytes.

@@ -3,6 +3,7 @@
 //! Knows: what each answer's packet carries, and that answers stay in order.
 //! Must not know: why an answer is given.
 
+use warpverbs_wire::eqe::EventType;
 use warpverbs_wire::roce::{
     Aeth, AtomicAckEth, Extended, Message, NakCode, Opcode, Position, Psn, Reth, Syndrome,
     UNLIMITED_CREDITS,
@@ -43,6 +44,11 @@ impl Work<'_> {
                 self.acknowledge_packet(psn, Syndrome::Nak(code));
                 // All but a gap in the sequence take the responder to ERR (IBA 9.9.3, class C).
                 if code != NakCode::PsnSequence {
+                    self.raise(match code {
+                        NakCode::RemoteAccess => EventType::WqAccessError,
+                        NakCode::InvalidRequest => EventType::WqInvalidRequest,
+                        _ => EventType::WqCatastrophicError,
+                    });
                     self.enter_error(None);
                 }
             }

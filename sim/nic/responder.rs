@@ -126,6 +126,7 @@ impl Work<'_> {
         });
         // Packets for a QP that is not ready, or from a port that it is not connected to, are dropped (IBA 9.6.1.2).
         let ready = match qp.state {
+            _ if qp.stuck => false,
             QpState::Rts => true,
             QpState::Rtr => packet.opcode.is_request(),
             _ => false,
@@ -315,7 +316,7 @@ impl Work<'_> {
             ));
         }
         if self
-            .scatter_receive(&posted.pieces, done, &packet.payload)
+            .scatter_receive(&posted, done, &packet.payload)
             .is_err()
         {
             return Err(Refusal::Receive(

@@ -54,6 +54,9 @@ checks! {
     OpMod = 0x01_0004, BadOperation, "op_mod is one the command has", "PRM, command return status";
     ReservedBits = 0x01_0005, BadParameter, "reserved bits are zero", "PRM, command return status";
 
+    Planted = 0xff_0000, InternalError, "no fault is planted for the command", "assumed: a fault of a test";
+    Removed = 0xff_0002, InternalError, "the NIC is on the bus", "Linux mlx5 cmd.c: commands fail once the device is gone";
+
     CapSet = 0x02_0001, BadParameter, "the capability set is one this NIC has", "mlx5_ifc query_hca_cap_in.op_mod";
     CapOtherFunction = 0x02_0002, BadParameter, "the capabilities are those of this function", "assumed";
 
@@ -83,7 +86,7 @@ checks! {
     QpReceiveCq = 0x04_0004, BadResource, "cqn_rcv is a CQ of the caller", "mlx5_ifc qpc.cqn_rcv";
     QpNoSq = 0x04_0005, BadParameter, "the QP has a send queue", "assumed: not modelled";
     QpSqSize = 0x04_0006, LimitExceeded, "log_sq_size is at most log_max_qp_sz", "mlx5_ifc cmd_hca_cap.log_max_qp_sz";
-    QpRqType = 0x04_0007, BadParameter, "rq_type is a queue of length zero", "assumed: receive queues are not modelled yet";
+    QpRqType = 0x04_0007, BadParameter, "rq_type is one this NIC has", "mlx5_ifc qpc.rq_type";
     QpUar = 0x04_0008, BadResource, "uar_page is allocated", "mlx5_ifc qpc.uar_page";
     QpPageOffset = 0x04_0009, BadParameter, "page_offset is zero: the UMEM offset says where the queue begins", "assumed";
     QpNoUmem = 0x04_000a, BadParameter, "wq_umem_valid is set", "assumed: page lists are not modelled";
@@ -119,6 +122,21 @@ checks! {
     ResponderDepth = 0x05_000d, BadParameter, "log_rra_max is at most the device's", "mlx5_ifc cmd_hca_cap.log_max_ra_res_qp";
     RequesterDepth = 0x05_000e, BadParameter, "log_sra_max is at most the device's", "mlx5_ifc cmd_hca_cap.log_max_ra_req_qp";
 
+    QpSharedQueue = 0x04_001b, BadResource, "srqn_rmpn_xrqn is an RMP of the caller's uid, if rq_type asks for one", "mlx5_ifc qpc.srqn_rmpn_xrqn";
+    RmpState = 0x07_0001, BadResourceState, "the RMP is and stays READY", "mlx5_ifc rmpc.state; others assumed";
+    RmpType = 0x07_0002, BadParameter, "wq_type is a linked list or a ring", "assumed: striding is not modelled";
+    RmpSize = 0x07_0003, BadParameter, "log_wq_sz is at most the device's, and log_wq_stride is 4 to 11", "mlx5_ifc wq";
+    RmpPd = 0x07_0004, BadResource, "pd is a PD", "mlx5_ifc wq.pd";
+    RmpNoUmem = 0x07_0005, BadParameter, "wq_umem_valid and dbr_umem_valid are set", "assumed: page lists are not modelled";
+    RmpUmem = 0x07_0006, BadResource, "wq_umem_id and dbr_umem_id are UMEMs", "mlx5_ifc wq.wq_umem_id";
+    RmpUmemOffset = 0x07_0007, BadParameter, "wq_umem_offset is a multiple of 1/64 of the UMEM's page and of 64 bytes", "mlx5_ifc wq.page_offset";
+    RmpUmemBounds = 0x07_0008, BadParameter, "the queue ends inside the UMEM", "mlx5_ifc wq.wq_umem_id";
+    RmpDbr = 0x07_0009, BadParameter, "dbr_addr is a multiple of 8 and the record ends inside the UMEM", "mlx5_ifc wq.dbr_addr";
+    RmpExhausted = 0x07_000a, NoResources, "an RMP number is left", "PRM, command return status";
+    RmpNotFound = 0x07_000b, BadResource, "the RMP exists", "PRM, command return status";
+    RmpUid = 0x07_000c, BadResource, "the RMP is of the caller's uid", "Linux devx.c: objects belong to a uid";
+    RmpBusy = 0x07_000d, ResourceBusy, "no QP uses the RMP", "PRM, command return status";
+
     MkeyMode = 0x06_0001, BadParameter, "the access mode is MTT", "assumed: others are not modelled";
     MkeyNoUmem = 0x06_0002, BadParameter, "mkey_umem_valid is set", "assumed: page lists are not modelled";
     MkeyUmem = 0x06_0003, BadResource, "mkey_umem_id is a UMEM", "DPDK mlx5_prm.h create_mkey_in";
@@ -143,17 +161,21 @@ pub struct CommandError {
     pub opcode: u16,
     /// The check that failed.
     pub check: Check,
+    /// Status and syndrome of a planted refusal, which are the test's.
+    pub(crate) planted: Option<(u8, u32)>,
 }
 
 impl CommandError {
     /// The status in the output mailbox.
     pub fn status(&self) -> u8 {
-        self.check.status().code()
+        self.planted
+            .map_or(self.check.status().code(), |(status, _)| status)
     }
 
     /// The syndrome in the output mailbox.
     pub fn syndrome(&self) -> u32 {
-        self.check.syndrome()
+        self.planted
+            .map_or(self.check.syndrome(), |(_, syndrome)| syndrome)
     }
 }
 

@@ -13,7 +13,7 @@ pub(crate) const IDLE_STEP_NS: u64 = 1 << 20;
 #[derive(Default)]
 pub(crate) struct Clock {
     now: u64,
-    /// Deadlines, some of which no longer hold: whoever is woken looks for itself.
+    /// Deadlines, some of which no longer hold: they are sorted out when they come first.
     waiting: BTreeSet<(u64, u32)>,
 }
 
@@ -29,7 +29,17 @@ impl Clock {
 
     /// The first deadline.
     pub(crate) fn next(&self) -> Option<u64> {
-        self.waiting.first().map(|(deadline, _)| *deadline)
+        self.first().map(|(deadline, _)| deadline)
+    }
+
+    /// The first deadline, and whose it is.
+    pub(crate) fn first(&self) -> Option<(u64, u32)> {
+        self.waiting.first().copied()
+    }
+
+    /// Forgets the first deadline.
+    pub(crate) fn drop_first(&mut self) {
+        self.waiting.pop_first();
     }
 
     /// Lets time pass towards `target`; true if it did.
@@ -46,12 +56,12 @@ impl Clock {
 
     /// A QP whose deadline has come.
     pub(crate) fn due(&mut self) -> Option<u32> {
-        let first = self.waiting.first().copied()?;
-        if first.0 > self.now {
+        let (deadline, qpn) = self.first()?;
+        if deadline > self.now {
             return None;
         }
-        self.waiting.remove(&first);
-        Some(first.1)
+        self.drop_first();
+        Some(qpn)
     }
 }
 

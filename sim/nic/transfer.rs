@@ -11,6 +11,7 @@ use crate::findings::FindingKind;
 use crate::keys::{self, DUMP_FILL_MKEY, KeyFault, Request, Right};
 use crate::objects::ObjectId;
 use crate::qp::{Piece, Slot};
+use crate::receive::Posted;
 use crate::requester::Operation;
 use crate::work::Work;
 
@@ -35,7 +36,8 @@ impl Work<'_> {
                     let begin = data.len();
                     data.resize(begin + span.len as usize, 0);
                     let slot = Some(operation.slot);
-                    let target = self.local(slot, key, addr, span.len, Right::LocalRead)?;
+                    let pd = self.pd();
+                    let target = self.local(slot, pd, key, addr, span.len, Right::LocalRead)?;
                     if let Some((bus_addr, access)) = target {
                         let room = data.get_mut(begin..).unwrap_or_default();
                         if let Err(fault) = self.dma.read(access, bus_addr, room) {
@@ -56,22 +58,24 @@ impl Work<'_> {
         start: u64,
         data: &[u8],
     ) -> Result<(), Failed> {
-        self.spread(Some(operation.slot), &operation.pieces, start, data)
+        let pd = self.pd();
+        self.spread(Some(operation.slot), pd, &operation.pieces, start, data)
     }
 
     /// Spreads `data` over a receive WQE's memory from byte `start` on.
     pub(crate) fn scatter_receive(
         &mut self,
-        pieces: &[Piece],
+        posted: &Posted,
         start: u64,
         data: &[u8],
     ) -> Result<(), Failed> {
-        self.spread(None, pieces, start, data)
+        self.spread(None, posted.pd, &posted.pieces, start, data)
     }
 
     fn spread(
         &mut self,
         slot: Option<Slot>,
+        pd: u32,
         pieces: &[Piece],
         start: u64,
         data: &[u8],
@@ -83,7 +87,7 @@ impl Work<'_> {
                 return Err(LOCAL_QP_OPERATION);
             };
             let addr = addr.wrapping_add(span.offset);
-            let target = self.local(slot, key, addr, span.len, Right::LocalWrite)?;
+            let target = self.local(slot, pd, key, addr, span.len, Right::LocalWrite)?;
             let end = taken + span.len as usize;
             if let Some((bus_addr, access)) = target {
                 let part = data.get(taken..end).unwrap_or_default();
@@ -95,6 +99,10 @@ impl Work<'_> {
             taken = end;
         }
         Ok(())
+    }
+
+    fn pd(&mut self) -> u32 {
+        self.qp().map_or(0, |qp| qp.context.pd)
     }
 
     fn local_fault(&mut self, object: ObjectId, fault: &Fault) -> Failed {
@@ -112,7 +120,8 @@ impl Work<'_> {
         };
         for piece in &operation.pieces {
             if let Piece::Memory { key, addr, len } = *piece {
-                self.local(Some(operation.slot), key, addr, len, right)?;
+                let pd = self.pd();
+                self.local(Some(operation.slot), pd, key, addr, len, right)?;
             }
         }
         Ok(())
@@ -122,6 +131,7 @@ impl Work<'_> {
     fn local(
         &mut self,
         slot: Option<Slot>,
+        pd: u32,
         key: u32,
         addr: u64,
         len: u64,
@@ -130,7 +140,6 @@ impl Work<'_> {
         if key == DUMP_FILL_MKEY && slot.is_some_and(|slot| slot.opcode == Opcode::Dump) {
             return Ok(None);
         }
-        let pd = self.qp().map_or(0, |qp| qp.context.pd);
         let request = Request {
             key,
             pd,

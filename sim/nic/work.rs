@@ -7,9 +7,12 @@ use std::sync::Arc;
 
 use warpverbs_sim_bus::{Dma, DmaAccess, Fault, Purpose};
 use warpverbs_wire::doorbell::{DBR_RECEIVE, DBR_SEND, dbr_producer};
+use warpverbs_wire::eqe::{Event as Raised, EventType};
+use warpverbs_wire::prm::qpc::RqType;
 use warpverbs_wire::wqe::{Control, MAX_DS, SEGMENT, wqebbs};
 
 use crate::config::MAX_WQE_BYTES;
+use crate::events::Events;
 use crate::faults::Faults;
 use crate::findings::{FindingKind, Findings, one_line};
 use crate::objects::{ObjectId, ObjectKind, Objects};
@@ -36,6 +39,7 @@ pub(crate) struct Work<'a> {
     pub(crate) buffers: &'a mut Vec<Vec<u8>>,
     /// Steps so far: the clock of CQE timestamps.
     pub(crate) clock: u64,
+    pub(crate) events: &'a mut Events,
     pub(crate) trace: &'a Option<(Trace, Arc<str>)>,
     pub(crate) dma: &'a mut dyn Dma,
 }
@@ -83,11 +87,21 @@ impl Work<'_> {
         }
     }
 
+    /// Raises an event of the QP.
+    pub(crate) fn raise(&mut self, event: EventType) {
+        let number = self.qpn;
+        self.events.raise(Raised::Queue { event, number });
+    }
+
     /// To ERR.
     pub(crate) fn enter_error(&mut self, cause: Option<Failure>) {
         self.note(Event::Error { qpn: self.qpn });
         if let Some(qp) = self.qp() {
             qp.enter_error(cause);
+            // Its receives stay in the shared queue; software waits for this event before it destroys the QP.
+            if qp.context.rq_type == RqType::Shared {
+                self.raise(EventType::SrqLastWqe);
+            }
         }
     }
 
@@ -109,7 +123,7 @@ impl Work<'_> {
             return false;
         };
         // The clock keeps deadlines that no longer hold: an earlier one is enough to look again.
-        if let Some(alarm) = qp.requester.alarm()
+        if let Some(alarm) = qp.wake_at()
             && qp.alarm.is_none_or(|known| alarm < known)
         {
             qp.alarm = Some(alarm);
@@ -183,7 +197,8 @@ impl Work<'_> {
     /// Looks whether a doorbell that has just arrived makes sure that its record is there too (rule O3): a NIC in
     /// recovery takes the record for the whole truth when the doorbell comes.
     pub(crate) fn confirm_doorbell(&mut self) {
-        let Some(record) = self.qp().map(|qp| qp.memory.dbr) else {
+        let recorded = self.qp().filter(|qp| !qp.has_no_dbr());
+        let Some(record) = recorded.map(|qp| qp.memory.dbr) else {
             return;
         };
         if let Some(word) = self.read_word(Purpose::DbrAtDoorbell, record + DBR_SEND as u64)

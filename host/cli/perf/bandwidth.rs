@@ -27,12 +27,16 @@ pub(crate) fn run(plan: &Plan, session: &Session) -> Result<Outcome, Failure> {
     let (local, remote, direction) = match plan.test {
         Test::ReadBw => (
             Mr::register(&session.pd, &to, Access::LOCAL_WRITE)?,
-            Mr::register(&session.pd, &from, Access::REMOTE_READ)?,
+            Mr::register(&session.far_pd, &from, Access::REMOTE_READ)?,
             Direction::Read,
         ),
         _ => (
             Mr::register(&session.pd, &from, Access::LOCAL_READ)?,
-            Mr::register(&session.pd, &to, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?,
+            Mr::register(
+                &session.far_pd,
+                &to,
+                Access::LOCAL_WRITE | Access::REMOTE_WRITE,
+            )?,
             Direction::Write,
         ),
     };

@@ -1,6 +1,6 @@
 //! `write-lat`.
 
-use warpverbs::{Access, GpuMemory, Latency, LatencyEnd, Mr};
+use warpverbs::{Access, GpuMemory, Latency, LatencyEnd, Mr, Pd};
 
 use super::bandwidth::doorbell;
 use super::data;
@@ -28,23 +28,22 @@ pub(crate) fn run(plan: &Plan, session: &Session) -> Result<Outcome, Failure> {
         far.export().map_err(warpverbs::Error::from)?,
     ];
 
-    let buffer =
-        |contents: &[u8], label: &str, access: Access| -> Result<(GpuMemory, Mr), Failure> {
-            let memory = session
-                .gpu
-                .alloc_copy(&[&vec![0; start], contents].concat(), label)?;
-            let mr = Mr::register_range(
-                &session.pd,
-                &memory,
-                start as u64..(start + size) as u64,
-                access,
-            )?;
-            Ok((memory, mr))
-        };
-    let end = |own: &[u8], others: &[u8]| -> Result<End, Failure> {
+    let buffer = |pd: &Pd,
+                  contents: &[u8],
+                  label: &str,
+                  access: Access|
+     -> Result<(GpuMemory, Mr), Failure> {
+        let memory = session
+            .gpu
+            .alloc_copy(&[&vec![0; start], contents].concat(), label)?;
+        let mr = Mr::register_range(pd, &memory, start as u64..(start + size) as u64, access)?;
+        Ok((memory, mr))
+    };
+    let end = |pd: &Pd, own: &[u8], others: &[u8]| -> Result<End, Failure> {
         Ok(End {
-            outbox: buffer(own, "outbox", Access::LOCAL_READ)?,
+            outbox: buffer(pd, own, "outbox", Access::LOCAL_READ)?,
             inbox: buffer(
+                pd,
                 &inbox_poison(others),
                 "inbox",
                 Access::LOCAL_WRITE | Access::REMOTE_WRITE,
@@ -52,8 +51,8 @@ pub(crate) fn run(plan: &Plan, session: &Session) -> Result<Outcome, Failure> {
         })
     };
     let ends = [
-        end(&messages[0], &messages[1])?,
-        end(&messages[1], &messages[0])?,
+        end(&session.pd, &messages[0], &messages[1])?,
+        end(&session.far_pd, &messages[1], &messages[0])?,
     ];
     let of = |at: usize| LatencyEnd {
         qp: &qps[at],

@@ -1,5 +1,7 @@
 //! What a run is, after defaults and checks between options.
 
+use std::path::PathBuf;
+
 use crate::args::{Check, Cq, Doorbell, PerfArgs, Sharing, Test};
 use crate::failure::Failure;
 
@@ -23,6 +25,8 @@ pub(crate) struct Plan {
     pub(crate) check: Check,
     pub(crate) seed: u64,
     pub(crate) ptx: Option<(String, String)>,
+    pub(crate) pcap: Option<PathBuf>,
+    pub(crate) trace: Option<PathBuf>,
     /// Buffers that a thread uses in turn.
     pub(crate) slots: u32,
     /// Show a progress bar if stderr is a terminal.
@@ -93,6 +97,8 @@ impl Plan {
             check: args.check,
             seed: args.seed,
             ptx,
+            pcap: args.pcap.clone(),
+            trace: args.trace.clone(),
             slots: slots as u32,
             progress: !args.json,
         })

@@ -1,10 +1,12 @@
 //! The devices of a run, and what hangs on them.
 
-use std::io::IsTerminal;
+use std::fs::File;
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use warpverbs::driver::sim::{self, World};
+use warpverbs::driver::sim::{self, Trace, World};
 use warpverbs::{
     Context, ErrorKind, GpuContext, Module, Pd, QpConfig, QueuePair, Run, RunReport, Stream,
 };
@@ -18,12 +20,17 @@ const STALLED: Duration = Duration::from_secs(120);
 
 /// Open devices, a protection domain, the loaded kernels.
 pub(crate) struct Session {
+    /// Of the near NIC, whose queue pairs GPU threads post on.
     pub(crate) pd: Pd,
+    /// Of the far NIC, at the other end of the cable.
+    pub(crate) far_pd: Pd,
     pub(crate) gpu: GpuContext,
     pub(crate) module: Module,
     pub(crate) stream: Stream,
-    nic: Context,
+    nics: [Context; 2],
     world: World,
+    trace: Option<(PathBuf, Trace)>,
+    pcap: Option<PathBuf>,
 }
 
 /// What the simulators found, and what the run left behind.
@@ -34,15 +41,28 @@ impl Session {
     pub(crate) fn open(plan: &Plan) -> Result<Self, Failure> {
         let world = World::builder()
             .seed(plan.seed)
+            .nics(2)
             .check(match plan.check {
                 Check::Fast => sim::Check::Fast,
                 Check::Strict => sim::Check::Strict,
                 Check::Gpu => sim::Check::Gpu,
             })
             .build();
-        let nic = Context::open(world.nic())?;
+        if let (Some(path), Some(cable)) = (&plan.pcap, world.cable()) {
+            File::create(path)
+                .and_then(|file| cable.capture(BufWriter::new(file)))
+                .map_err(|error| unwritable(path, &error))?;
+        }
+        let trace = plan.trace.clone().map(|path| (path, Trace::new()));
+        if let Some((path, trace)) = &trace {
+            // A file that cannot be written is better known before the run.
+            File::create(path).map_err(|error| unwritable(path, &error))?;
+            world.trace(trace);
+        }
+        let far_nic = world.nic_at(1).unwrap_or_else(|| world.nic());
+        let nics = [Context::open(world.nic())?, Context::open(far_nic)?];
         let gpu = GpuContext::open(world.gpu())?;
-        let pd = Pd::alloc(&nic)?;
+        let [pd, far_pd] = [Pd::alloc(&nics[0])?, Pd::alloc(&nics[1])?];
         let module = match &plan.ptx {
             // A file that does not load is a failed run, not bad usage.
             Some((name, text)) => Module::load(&gpu, name, text)
@@ -52,23 +72,27 @@ impl Session {
         let stream = Stream::create(&gpu)?;
         Ok(Self {
             pd,
+            far_pd,
             gpu,
             module,
             stream,
-            nic,
+            nics,
             world,
+            trace,
+            pcap: plan.pcap.clone(),
         })
     }
 
     pub(crate) fn nic_name(&self) -> String {
-        self.nic.name()
+        // Both are simulated; the near one's name stands for the pair.
+        self.nics[0].name()
     }
 
     pub(crate) fn gpu_name(&self) -> String {
         self.gpu.name()
     }
 
-    /// Two queue pairs, connected with each other.
+    /// Two queue pairs, connected with each other: one of the near NIC, one of the far.
     pub(crate) fn pair(&self, plan: &Plan) -> Result<(QueuePair, QueuePair), Failure> {
         let config = QpConfig::default()
             .depth(plan.depth)
@@ -77,7 +101,7 @@ impl Session {
                 Cq::Ring => warpverbs::CqForm::Ring,
             });
         let mut near = QueuePair::create(&self.pd, &self.gpu, &config)?;
-        let mut far = QueuePair::create(&self.pd, &self.gpu, &config)?;
+        let mut far = QueuePair::create(&self.far_pd, &self.gpu, &config)?;
         near.connect(&far.local_info())?;
         far.connect(&near.local_info())?;
         Ok((near, far))
@@ -130,14 +154,27 @@ impl Session {
     pub(crate) fn close(self) -> Findings {
         let Self {
             pd,
+            far_pd,
             gpu,
             module,
             stream,
-            nic,
+            nics,
             world,
+            trace,
+            pcap,
         } = self;
         let mut findings = world.findings();
-        drop((stream, module, pd, gpu, nic));
+        drop((stream, module, pd, far_pd, gpu, nics));
+        if let (Some(path), Some(cable)) = (pcap, world.cable())
+            && let Err(error) = cable.end_capture()
+        {
+            findings.push(unwritable(&path, &error).to_string());
+        }
+        if let Some((path, trace)) = trace
+            && let Err(error) = write_trace(&path, &trace)
+        {
+            findings.push(unwritable(&path, &error).to_string());
+        }
         findings.extend(
             world
                 .live()
@@ -146,4 +183,21 @@ impl Session {
         );
         Findings(findings)
     }
+}
+
+fn unwritable(path: &Path, error: &io::Error) -> Failure {
+    Failure::Run(format!("{}: {error}", path.display()))
+}
+
+fn write_trace(path: &Path, trace: &Trace) -> io::Result<()> {
+    let mut file = BufWriter::new(File::create(path)?);
+    if path
+        .extension()
+        .is_some_and(|extension| extension == "json")
+    {
+        trace.write_perfetto(&mut file)?;
+    } else {
+        trace.write_text(&mut file)?;
+    }
+    file.flush()
 }

@@ -194,7 +194,7 @@ fn bad_usage_is_one_line_and_exit_code_2() {
         ("perf write-bw --doorbell bf", "--doorbell"),
         ("perf write-bw --order gpu", "--order"),
         ("perf write-bw --seed x", "--seed"),
-        ("perf write-bw --trace x", "--trace"),
+        ("perf write-bw --listen 7", "--listen"),
         ("perf write-lat --threads 3", "--threads"),
         ("perf send-bw", "send-bw"),
         ("perf", "<TEST>"),
@@ -343,5 +343,48 @@ fn output_that_cannot_be_written_is_one_line_and_exit_code_1() {
         assert_eq!(output.status.code(), Some(1), "{args}: {said}");
         assert_eq!(said.lines().count(), 1, "{args}: {said}");
         assert!(said.contains("standard output"), "{args}: {said}");
+    }
+}
+
+#[test]
+fn frames_and_events_go_to_files_that_tools_open() {
+    let pcap = Scratch::new("frames.pcap", "");
+    let json = Scratch::new("trace.json", "");
+    let text = Scratch::new("trace.txt", "");
+    let common = "write-bw --iters 20 --size 5000";
+    verified(&format!(
+        "{common} --pcap {} --trace {}",
+        pcap.path(),
+        json.path()
+    ));
+    verified(&format!("{common} --trace {}", text.path()));
+    let frames = fs::read(pcap.path()).unwrap();
+    assert_eq!(
+        frames[..4],
+        [0xa1, 0xb2, 0x3c, 0x4d],
+        "pcap, times in nanoseconds"
+    );
+    // Two packets of data for each WRITE, and an acknowledgement.
+    assert!(frames.len() > 20 * (5000 + 3 * 60), "{}", frames.len());
+    let trace: Value = serde_json::from_slice(&fs::read(json.path()).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let count = |name: &str| events.iter().filter(|event| event["name"] == name).count();
+    assert!(count("doorbell") >= 20 && count("fetch") >= 20 && count("completion") >= 1);
+    assert!(count("sent") >= 60 && count("sent") == count("arrived"));
+    let lines = fs::read_to_string(text.path()).unwrap();
+    assert!(
+        lines
+            .lines()
+            .any(|line| line.contains("sim1") && line.contains("WriteLast")),
+        "{lines}"
+    );
+}
+
+#[test]
+fn files_that_cannot_be_written_are_named() {
+    for option in ["--pcap", "--trace"] {
+        let (code, said) = refused(&format!("perf write-bw {option} /nonexistent/file"));
+        assert_eq!(code, 1);
+        assert!(said.contains("/nonexistent/file"), "{said}");
     }
 }

@@ -16,7 +16,9 @@ use warpverbs_sim_gpu::{GpuModel, memory_of};
 use warpverbs_sim_nic::NicModel;
 
 pub use warpverbs_sim_gpu::{Check, GpuConfig, OrderReport, Scheduler, kernels as kernels_of};
-pub use warpverbs_sim_nic::{InjectedFault, NicConfig, NicStats};
+pub use warpverbs_sim_nic::{
+    Cable, CablePlan, CableStats, InjectedFault, NicConfig, NicStats, Trace,
+};
 
 use self::gpu::SimGpu;
 use self::nic::SimNic;
@@ -40,6 +42,7 @@ use super::{Gpu, Nic, WriteOrdering};
 pub struct World {
     bus: Arc<Bus>,
     nics: Vec<SimulatedNic>,
+    cable: Option<Cable>,
     gpu: Arc<SimGpu>,
     findings: Mutex<Vec<String>>,
 }
@@ -55,6 +58,7 @@ struct SimulatedNic {
 pub struct WorldBuilder {
     nics: usize,
     nic: NicConfig,
+    cable: CablePlan,
     gpu: GpuConfig,
     write_ordering: WriteOrdering,
 }
@@ -64,6 +68,7 @@ impl World {
     pub fn builder() -> WorldBuilder {
         WorldBuilder {
             nics: 1,
+            cable: CablePlan::default(),
             nic: NicConfig::default(),
             gpu: GpuConfig::default(),
             write_ordering: WriteOrdering::Owner,
@@ -79,6 +84,19 @@ impl World {
     /// NIC number `index`, if there is one.
     pub fn nic_at(&self, index: usize) -> Option<Arc<dyn Nic>> {
         Some(self.nics.get(index)?.driver.clone())
+    }
+
+    /// The cable between the first two NICs, if there are two.
+    pub fn cable(&self) -> Option<&Cable> {
+        self.cable.as_ref()
+    }
+
+    /// Adds what the NICs do from now on to a trace.
+    pub fn trace(&self, trace: &Trace) {
+        for nic in &self.nics {
+            let mut model = nic.model.lock().unwrap_or_else(PoisonError::into_inner);
+            model.trace(trace);
+        }
     }
 
     /// The GPU.
@@ -171,9 +189,15 @@ impl WorldBuilder {
         self
     }
 
-    /// How many NICs, at least one. QPs of one NIC reach each other; there is no wire between NICs.
+    /// How many NICs, at least one. QPs of one NIC reach each other; a cable joins the first two NICs.
     pub fn nics(mut self, nics: usize) -> Self {
         self.nics = nics.max(1);
+        self
+    }
+
+    /// What the cable does to frames: nothing, unless the plan says so.
+    pub fn cable(mut self, plan: CablePlan) -> Self {
+        self.cable = plan;
         self
     }
 
@@ -222,7 +246,7 @@ impl WorldBuilder {
     /// Builds the devices. NIC `n` is called `sim<n>`.
     pub fn build(self) -> World {
         let bus = Bus::new(memory_of(&self.gpu));
-        let nics = (0..self.nics)
+        let nics: Vec<SimulatedNic> = (0..self.nics)
             .map(|number| {
                 let mut config = self.nic.clone();
                 config.name = format!("sim{number}");
@@ -236,6 +260,17 @@ impl WorldBuilder {
                 SimulatedNic { model, driver }
             })
             .collect();
+        let cable = match nics.as_slice() {
+            [first, second, ..] => {
+                let (cable, near, far) = Cable::new(self.cable, self.nic.seed);
+                for (nic, end) in [(first, near), (second, far)] {
+                    let mut model = nic.model.lock().unwrap_or_else(PoisonError::into_inner);
+                    model.connect(end);
+                }
+                Some(cable)
+            }
+            _ => None,
+        };
         let gpu = Arc::new(SimGpu::new(
             GpuModel::new(self.gpu, bus.clone()),
             bus.clone(),
@@ -244,6 +279,7 @@ impl WorldBuilder {
         World {
             bus,
             nics,
+            cable,
             gpu,
             findings: Mutex::default(),
         }

@@ -6,6 +6,7 @@ use warpverbs_wire::prm::{create_cq, destroy_cq, query_cq};
 use super::require;
 use crate::config::NicConfig;
 use crate::cq::{CQE_BYTES, Cq};
+use crate::events::Arming;
 use crate::model::NicModel;
 use crate::objects::{ObjectId, ObjectKind};
 use crate::qp::DBR_BYTES;
@@ -68,6 +69,8 @@ pub(super) fn create(
         producer: first,
         consumer: first,
         overflowed: false,
+        arming: Arming::default(),
+        stuck: false,
         context: cqc,
     };
     let cqn = model

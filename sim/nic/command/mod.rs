@@ -7,12 +7,14 @@ mod caps;
 mod cq;
 mod mkey;
 mod qp;
+mod rmp;
 mod transition;
 
 use warpverbs_wire::prm::header::{Reply, Request};
 use warpverbs_wire::prm::{
-    create_cq, create_mkey, create_qp, destroy_cq, destroy_mkey, destroy_qp, init2rtr_qp, qp_2err,
-    qp_2rst, query_cq, query_hca_cap, query_qp, query_special_contexts, rst2init_qp, rtr2rts_qp,
+    Status, create_cq, create_mkey, create_qp, create_rmp, destroy_cq, destroy_mkey, destroy_qp,
+    destroy_rmp, init2rtr_qp, modify_rmp, qp_2err, qp_2rst, query_cq, query_hca_cap, query_qp,
+    query_rmp, query_special_contexts, rst2init_qp, rtr2rts_qp,
 };
 
 use crate::model::NicModel;
@@ -63,38 +65,34 @@ impl NicModel {
     /// fits; what lies behind the answer is zeroed.
     pub fn command(&mut self, input: &[u8], output: &mut [u8]) -> Result<(), CommandError> {
         output.fill(0);
-        let result = match Request::parse(input) {
-            Ok(request) => self
-                .dispatch(
-                    Input {
-                        bytes: input,
-                        request,
-                    },
-                    output,
-                )
-                .map_err(|check| CommandError {
-                    opcode: request.opcode,
-                    check,
-                }),
-            Err(_) => Err(CommandError {
-                opcode: 0,
-                check: Check::InputLength,
-            }),
-        };
+        let request = Request::parse(input);
+        let opcode = request.map_or(0, |request| request.opcode);
+        let planted = self.planted_refusal(opcode);
+        let result = match request {
+            _ if self.is_removed() => Err(Check::Removed),
+            _ if planted.is_some() => Err(Check::Planted),
+            Ok(request) => {
+                let bytes = input;
+                self.dispatch(Input { bytes, request }, output)
+            }
+            Err(_) => Err(Check::InputLength),
+        }
+        .map_err(|check| CommandError {
+            opcode,
+            check,
+            planted: planted.filter(|_| check == Check::Planted),
+        });
         self.stats.commands += 1;
         self.note(Event::Command {
-            opcode: result.map_or_else(
-                |error| error.opcode,
-                |()| Request::parse(input).map_or(0, |request| request.opcode),
-            ),
+            opcode,
             status: result.map_or_else(|error| error.status(), |()| 0),
         });
         if let Err(error) = result {
             self.stats.refused_commands += 1;
             output.fill(0);
             let reply = Reply {
-                status: error.check.status(),
-                syndrome: error.check.syndrome(),
+                status: Status::from_code(error.status()),
+                syndrome: error.syndrome(),
             };
             copy(&reply.emit(), output);
         }
@@ -130,6 +128,10 @@ impl NicModel {
             }
             qp_2err::In::OPCODE => execute!(self, input, output, qp_2err, transition::to_error),
             qp_2rst::In::OPCODE => execute!(self, input, output, qp_2rst, transition::to_reset),
+            create_rmp::In::OPCODE => execute!(self, input, output, create_rmp, rmp::create),
+            modify_rmp::In::OPCODE => execute!(self, input, output, modify_rmp, rmp::modify),
+            query_rmp::In::OPCODE => execute!(self, input, output, query_rmp, rmp::query),
+            destroy_rmp::In::OPCODE => execute!(self, input, output, destroy_rmp, rmp::destroy),
             create_mkey::In::OPCODE => execute!(self, input, output, create_mkey, mkey::create),
             destroy_mkey::In::OPCODE => execute!(self, input, output, destroy_mkey, mkey::destroy),
             _ => Err(Check::Opcode),

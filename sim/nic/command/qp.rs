@@ -28,9 +28,17 @@ pub(super) fn create(
         ),
         Check::QpTimestamp,
     )?;
-    require(qpc.send_dbr_mode == SendDbrMode::Dbr, Check::QpDbrMode)?;
+    let modes = match qpc.send_dbr_mode {
+        SendDbrMode::Dbr => true,
+        SendDbrMode::NoDbr => model.config().no_dbr,
+        SendDbrMode::Unknown(_) => false,
+    };
+    require(modes, Check::QpDbrMode)?;
     require(
-        matches!(qpc.rq_type, RqType::ZeroSize | RqType::Regular),
+        matches!(
+            qpc.rq_type,
+            RqType::ZeroSize | RqType::Regular | RqType::Shared
+        ),
         Check::QpRqType,
     )?;
     require(!qpc.no_sq, Check::QpNoSq)?;
@@ -43,6 +51,12 @@ pub(super) fn create(
     // A queue of length zero completes nothing; firmware still wants a CQ there (rdma-core always names one): assumed.
     require(owns_cq(model, uid, qpc.cqn_rcv), Check::QpReceiveCq)?;
     require(model.objects.uars.get(qpc.uar_page).is_some(), Check::QpUar)?;
+    let shared = qpc.rq_type == RqType::Shared;
+    let rmp = model.objects.rmps.get(qpc.srqn_rmpn_xrqn);
+    require(
+        !shared || rmp.is_some_and(|rmp| rmp.uid == uid),
+        Check::QpSharedQueue,
+    )?;
     // With a UMEM the page size is the UMEM's and log_page_size is ignored (DOCA doca_verbs_cq.cpp says so of CQs).
     require(qpc.page_offset == 0, Check::QpPageOffset)?;
     require(request.wq_umem_valid, Check::QpNoUmem)?;
@@ -74,7 +88,7 @@ pub(super) fn create(
         .at(qpc.dbr_addr, DBR_BYTES)
         .ok_or(Check::QpDbrBounds)?;
     require(dbr % DBR_BYTES == 0, Check::QpDbrAlign)?;
-    let uses = vec![
+    let mut uses = vec![
         ObjectId::new(ObjectKind::Pd, qpc.pd),
         ObjectId::new(ObjectKind::Cq, qpc.cqn_snd),
         ObjectId::new(ObjectKind::Cq, qpc.cqn_rcv),
@@ -82,6 +96,9 @@ pub(super) fn create(
         ObjectId::new(ObjectKind::Umem, request.wq_umem_id),
         ObjectId::new(ObjectKind::Umem, qpc.dbr_umem_id),
     ];
+    if shared {
+        uses.push(ObjectId::new(ObjectKind::Rmp, qpc.srqn_rmpn_xrqn));
+    }
     let qp = Qp::new(
         uid,
         qpc,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use warpverbs_sim_nic::{Check, DmaRange, NicConfig, access};
+use warpverbs_sim_nic::{Check, DmaRange, InjectedFault, NicConfig, access};
 use warpverbs_wire::prm::cqc::{CqStatus, CqeSize};
 use warpverbs_wire::prm::hca_cap::{AtomicCaps, GeneralCaps, GeneralCaps2, PortType, RoceCaps};
 use warpverbs_wire::prm::header::Reply;
@@ -11,9 +11,11 @@ use warpverbs_wire::prm::qpc::{
     Mtu, OptParam, PathMigration, QpState, RqType, SendDbrMode, ServiceType, TimestampFormat,
 };
 use warpverbs_wire::prm::query_hca_cap::{self, Query};
+use warpverbs_wire::prm::rmpc::{RmpState, WqType};
 use warpverbs_wire::prm::{
-    Command, Status, create_cq, create_mkey, create_qp, destroy_cq, destroy_mkey, destroy_qp,
-    init2rtr_qp, query_cq, query_qp, query_special_contexts, rst2init_qp, rtr2rts_qp,
+    Command, Status, create_cq, create_mkey, create_qp, create_rmp, destroy_cq, destroy_mkey,
+    destroy_qp, destroy_rmp, init2rtr_qp, modify_rmp, query_cq, query_qp, query_rmp,
+    query_special_contexts, rst2init_qp, rtr2rts_qp,
 };
 use warpverbs_wire::wqe::{Opcode, SIGNALLED};
 
@@ -83,6 +85,12 @@ fn mkey(rig: &Rig, change: impl FnOnce(&mut create_mkey::In)) -> Mailbox {
     mailbox(request)
 }
 
+fn rmp(rig: &Rig, change: impl FnOnce(&mut create_rmp::In)) -> Mailbox {
+    let mut request = rig.rmp_request(3).0;
+    change(&mut request);
+    mailbox(request)
+}
+
 fn fresh_qp(rig: &Rig) -> u32 {
     rig.qp(&rig.cq(3), 3).qpn
 }
@@ -133,6 +141,20 @@ type Case = (Check, fn(&Rig) -> Mailbox);
 
 /// One mailbox for each check.
 const CASES: &[Case] = &[
+    (Check::Planted, |rig| {
+        rig.nic().inject(InjectedFault::Command {
+            opcode: create_qp::In::OPCODE,
+            status: Check::Planted.status().code(),
+            syndrome: Check::Planted.syndrome(),
+            times: 1,
+        });
+        qp(rig, |_| {})
+    }),
+    (Check::Removed, |rig| {
+        let mailbox = qp(rig, |_| {});
+        rig.nic().inject(InjectedFault::Removed);
+        mailbox
+    }),
     (Check::InputLength, |_| (vec![0x01], 16)),
     (Check::InputLength, |rig| {
         let (mut input, output) = cq(rig, |_| {});
@@ -227,6 +249,75 @@ const CASES: &[Case] = &[
         let request = mkey_request(rig);
         exhaust(rig, request)
     }),
+    (Check::RmpExhausted, |rig| {
+        let request = rig.rmp_request(3).0;
+        exhaust(rig, request)
+    }),
+    (Check::RmpState, |rig| {
+        rmp(rig, |r| r.context.state = RmpState::Error)
+    }),
+    (Check::RmpState, |rig| {
+        let rmpn = rig.command(rig.rmp_request(3).0).unwrap().rmpn;
+        mailbox(modify_rmp::In {
+            rmpn,
+            rmp_state: RmpState::Error,
+            ..modify_rmp::In::default()
+        })
+    }),
+    (Check::RmpType, |rig| {
+        rmp(rig, |r| r.context.wq.wq_type = WqType::CyclicStriding)
+    }),
+    (Check::RmpSize, |rig| {
+        rmp(rig, |r| r.context.wq.log_wq_sz = 15)
+    }),
+    (Check::RmpSize, |rig| {
+        rmp(rig, |r| r.context.wq.log_wq_stride = 3)
+    }),
+    (Check::RmpPd, |rig| {
+        rmp(rig, |r| r.context.wq.pd = NO_OBJECT)
+    }),
+    (Check::RmpNoUmem, |rig| {
+        rmp(rig, |r| r.context.wq.wq_umem_valid = false)
+    }),
+    (Check::RmpNoUmem, |rig| {
+        rmp(rig, |r| r.context.wq.dbr_umem_valid = false)
+    }),
+    (Check::RmpUmem, |rig| {
+        rmp(rig, |r| r.context.wq.wq_umem_id = NO_OBJECT)
+    }),
+    (Check::RmpUmem, |rig| {
+        rmp(rig, |r| r.context.wq.dbr_umem_id = NO_OBJECT)
+    }),
+    (Check::RmpUmemOffset, |rig| {
+        rmp(rig, |r| r.context.wq.wq_umem_offset = 32)
+    }),
+    (Check::RmpUmemBounds, |rig| {
+        rmp(rig, |r| r.context.wq.wq_umem_offset = 128)
+    }),
+    (Check::RmpDbr, |rig| {
+        rmp(rig, |r| r.context.wq.dbr_addr += 4)
+    }),
+    (Check::RmpDbr, |rig| {
+        rmp(rig, |r| r.context.wq.dbr_addr += 64)
+    }),
+    (Check::RmpNotFound, |_| {
+        mailbox(query_rmp::In { rmpn: NO_OBJECT })
+    }),
+    (Check::RmpUid, |rig| {
+        let rmpn = rig.command(rig.rmp_request(3).0).unwrap().rmpn;
+        with_uid(mailbox(destroy_rmp::In { rmpn }))
+    }),
+    (Check::RmpBusy, |rig| {
+        let rmpn = rig.command(rig.rmp_request(3).0).unwrap().rmpn;
+        let cq = rig.cq(3);
+        let mut request = rig.qp_request(&cq, 3).0;
+        (request.qpc.rq_type, request.qpc.srqn_rmpn_xrqn) = (RqType::Shared, rmpn);
+        rig.command(request).unwrap();
+        mailbox(destroy_rmp::In { rmpn })
+    }),
+    (Check::QpSharedQueue, |rig| {
+        qp(rig, |r| r.qpc.rq_type = RqType::Shared)
+    }),
     (Check::CqNotFound, |_| {
         mailbox(query_cq::In { cqn: NO_OBJECT })
     }),
@@ -255,7 +346,7 @@ const CASES: &[Case] = &[
     (Check::QpNoSq, |rig| qp(rig, |r| r.qpc.no_sq = true)),
     (Check::QpSqSize, |rig| qp(rig, |r| r.qpc.log_sq_size = 15)),
     (Check::QpRqType, |rig| {
-        qp(rig, |r| r.qpc.rq_type = RqType::Shared)
+        qp(rig, |r| r.qpc.rq_type = RqType::Unknown(2))
     }),
     (Check::QpUar, |rig| qp(rig, |r| r.qpc.uar_page = 0)),
     (Check::QpPageOffset, |rig| {
@@ -495,7 +586,7 @@ fn capabilities_say_what_the_checks_enforce() {
         ),
         (15, 30, 1, 1, PortType::Ethernet)
     );
-    assert!(caps.rc && caps.cq_oi && caps.roce && caps.atomic && !caps.bf);
+    assert!(caps.rc && caps.cq_oi && caps.roce && caps.atomic && caps.bf);
     assert!(
         !rig.command(Query::<GeneralCaps2>::new())
             .unwrap()

@@ -4,9 +4,10 @@ use warpverbs_sim_bus::{FaultKind, Step};
 use warpverbs_sim_nic::{FindingKind, InjectedFault, NicConfig, UarKind};
 use warpverbs_wire::doorbell::doorbell;
 use warpverbs_wire::prm::destroy_qp;
+use warpverbs_wire::prm::qpc::SendDbrMode;
 use warpverbs_wire::wqe::{Opcode, SIGNALLED};
 
-use crate::rig::{ALL_RIGHTS, Rig, inline};
+use crate::rig::{ALL_RIGHTS, Rig, TestQp, inline};
 
 #[test]
 fn both_forms_ring_the_same_wqes() {
@@ -287,14 +288,69 @@ fn stores_that_are_no_doorbell_are_faults() {
     let kind = |page, offset, bytes: &[u8]| rig.mmio(page, offset, bytes).unwrap_err().kind;
     assert_eq!(kind(uar, 0x800, &[0; 4]), FaultKind::Refused);
     assert_eq!(kind(uar, 0x800, &[0; 16]), FaultKind::Refused);
-    assert_eq!(kind(uar, 0x808, &[0; 8]), FaultKind::Refused);
-    assert_eq!(kind(uar, 0x900, &[0; 8]), FaultKind::Refused);
-    assert_eq!(kind(uar, 0x600, &[0; 8]), FaultKind::Unmapped);
+    assert_eq!(kind(uar, 0x808, &[0; 4]), FaultKind::Refused);
+    assert_eq!(kind(uar, 0x804, &[0; 8]), FaultKind::Unmapped);
+    assert_eq!(kind(uar, 0xc00, &[0; 8]), FaultKind::Unmapped);
     assert_eq!(kind(uar, 0x0, &[0; 8]), FaultKind::Unmapped);
     assert_eq!(kind(0, 0x800, &[0; 8]), FaultKind::Unmapped);
     assert_eq!(kind(uar + 1, 0x800, &[0; 8]), FaultKind::Unmapped);
-    rig.mmio(uar, 0x20, &[0; 8]).unwrap();
-    assert_eq!(rig.nic().stats().cq_arms, 1);
     rig.nic().free_uar(uar).unwrap();
     assert_eq!(kind(uar, 0x800, &[0; 8]), FaultKind::Freed);
+}
+
+#[test]
+fn a_wqe_pushed_in_any_order_of_stores_is_executed_once() {
+    for (buffer, order) in [
+        (0x800, [0, 1, 2, 3, 4, 5, 6, 7]),
+        (0x900, [7, 6, 5, 4, 3, 2, 1, 0]),
+        (0xa00, [3, 0, 7, 1, 6, 2, 5, 4]),
+    ] {
+        let rig = Rig::new();
+        let mut cq = rig.cq(4);
+        let (mut a, _b) = rig.pair(&cq, 4);
+        let index = a.post(&rig, Opcode::Nop, SIGNALLED, &[]);
+        a.dbr(&rig);
+        let wqe = rig.read(a.ring + index * 64, 64);
+        for word in order {
+            let at = word as usize * 8;
+            rig.mmio(a.uar, buffer + word * 8, &wqe[at..at + 8])
+                .unwrap();
+        }
+        rig.run();
+        assert_eq!(cq.success(&rig).wqe_counter, index as u16);
+        cq.assert_empty(&rig);
+        rig.assert_no_findings();
+    }
+}
+
+#[test]
+fn without_a_record_the_doorbell_at_its_own_register_is_all_in_every_state() {
+    let rig = Rig::with(NicConfig {
+        no_dbr: true,
+        ..NicConfig::default()
+    });
+    let mut cq = rig.cq(4);
+    let (mut request, mut a) = rig.qp_request(&cq, 4);
+    request.qpc.send_dbr_mode = SendDbrMode::NoDbr;
+    a.qpn = rig.command(request).unwrap().qpn;
+    rig.to_rts(a.qpn, a.qpn);
+    let ring = |a: &TestQp, register| {
+        rig.mmio(a.uar, register, &doorbell(a.next, a.qpn).to_le_bytes())
+            .unwrap();
+    };
+    a.nop(&rig);
+    ring(&a, 0x800);
+    rig.run();
+    cq.assert_empty(&rig);
+    assert_eq!(rig.take_findings(), ["doorbell-wrong-register"]);
+    ring(&a, 0x600);
+    rig.run();
+    cq.success(&rig);
+    rig.to_error(a.qpn);
+    a.nop(&rig);
+    ring(&a, 0x600);
+    rig.run();
+    assert_eq!(cq.error(&rig), (0x05, 0xf5, 1));
+    assert_eq!(rig.nic().stats().dbr_reads, 0);
+    rig.assert_no_findings();
 }

@@ -25,7 +25,7 @@ fn every_test_that_the_table_names_exists() {
             let source =
                 std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{name}: {error}"));
             assert!(
-                source.contains(&format!("fn {test}()")),
+                source.contains(&format!("fn {test}(")),
                 "{name} is not in {}",
                 file.display()
             );

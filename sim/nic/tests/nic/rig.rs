@@ -15,11 +15,13 @@ use warpverbs_wire::doorbell::{DBR_RECEIVE, DBR_SEND, cq_dbr_word, dbr_word, doo
 use warpverbs_wire::prm::ads::Ads;
 use warpverbs_wire::prm::cqc::Cqc;
 use warpverbs_wire::prm::qpc::{AtomicMode, Mtu, PathMigration, QpState, Qpc, RqType};
+use warpverbs_wire::prm::rmpc::{RmpState, Rmpc, Wq, WqType};
 use warpverbs_wire::prm::{
-    Command, create_cq, create_qp, init2rtr_qp, qp_2err, qp_2rst, query_qp, rst2init_qp, rtr2rts_qp,
+    Command, create_cq, create_qp, create_rmp, init2rtr_qp, qp_2err, qp_2rst, query_qp,
+    rst2init_qp, rtr2rts_qp,
 };
 use warpverbs_wire::wqe::{
-    Control, DataPointer, Opcode, RemoteAddress, SIGNALLED, receive_end, segment_bytes,
+    Control, DataPointer, Opcode, RemoteAddress, SIGNALLED, receive_end, segment_bytes, srq_next,
 };
 
 pub(crate) const ALL_RIGHTS: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ;
@@ -187,6 +189,33 @@ impl TestRq {
             self.dbr + DBR_RECEIVE as u64,
             &dbr_word(self.next).to_le_bytes(),
         );
+    }
+}
+
+/// A shared receive queue of WQEs of 64 bytes, and its writer.
+#[derive(Clone, Debug)]
+pub(crate) struct TestSrq {
+    pub(crate) ring: u64,
+    pub(crate) dbr: u64,
+    depth: u64,
+    /// Where the next WQE goes.
+    head: u64,
+    posted: u64,
+}
+
+impl TestSrq {
+    /// Posts a receive into one piece, and returns the WQE's number.
+    pub(crate) fn post(&mut self, rig: &Rig, piece: Piece) -> u16 {
+        let at = self.head;
+        self.head = (at + self.depth - 1) % self.depth;
+        let mut bytes = segment_bytes(srq_next(self.head as u16)).to_vec();
+        bytes.extend(piece.local());
+        bytes.extend(segment_bytes(receive_end()));
+        bytes.extend(segment_bytes(receive_end()));
+        rig.write(self.ring + at * 64, &bytes);
+        self.posted += 1;
+        rig.write(self.dbr, &dbr_word(self.posted).to_le_bytes());
+        at as u16
     }
 }
 
@@ -527,6 +556,37 @@ impl Rig {
             next: 0,
         };
         (qp, queue)
+    }
+
+    /// What CREATE_RMP needs, with a list of `1 << log` WQEs of 64 bytes and the record in one UMEM. The list runs backwards,
+    /// so that it is no ring.
+    pub(crate) fn rmp_request(&self, log: u8) -> (create_rmp::In, TestSrq) {
+        let depth = 1u64 << log;
+        let (umem, ring) = self.umem(depth * 64 + 64);
+        let context = Rmpc {
+            state: RmpState::Ready,
+            wq: Wq {
+                wq_type: WqType::LinkedList,
+                pd: self.pd,
+                dbr_addr: depth * 64,
+                log_wq_stride: 6,
+                log_wq_sz: log,
+                dbr_umem_valid: true,
+                wq_umem_valid: true,
+                dbr_umem_id: umem,
+                wq_umem_id: umem,
+                ..Wq::default()
+            },
+            ..Rmpc::default()
+        };
+        let srq = TestSrq {
+            ring,
+            dbr: ring + depth * 64,
+            depth,
+            head: 0,
+            posted: 0,
+        };
+        (create_rmp::In { context }, srq)
     }
 
     pub(crate) fn to_error(&self, qpn: u32) {

@@ -2,7 +2,10 @@
 
 use warpverbs_sim_nic::{Cable, CablePlan, NicConfig};
 use warpverbs_wire::cqe::{Completion, Cqe, CqeOpcode};
-use warpverbs_wire::prm::qpc::{QpState, Qpc};
+use warpverbs_wire::eqe::{Event, EventType};
+use warpverbs_wire::prm::qpc::{QpState, Qpc, RqType};
+use warpverbs_wire::prm::rmpc::RmpState;
+use warpverbs_wire::prm::{modify_rmp, query_rmp};
 use warpverbs_wire::wqe::{
     Opcode, SIGNALLED, compare_swap, fetch_add, masked_compare_swap_4, masked_compare_swap_8,
     masked_fetch_add_4, masked_fetch_add_8, segment_bytes,
@@ -447,6 +450,76 @@ fn reads_and_atomics_beyond_the_responders_depth_are_refused_and_within_are_not(
             }
         }
     }
+}
+
+#[test]
+fn queue_pairs_share_a_receive_queue_and_its_limit_raises_one_event() {
+    let (near, far, _) = Rig::joined(NicConfig::default(), CablePlan::default(), 1);
+    let (mut near_cq, mut far_cq) = (near.cq(6), far.cq(6));
+    let (mut request, mut srq) = far.rmp_request(3);
+    request.context.wq.lwm = 3;
+    let rmpn = far.command(request).unwrap().rmpn;
+    let mr = far.mr(4096, EVERY_RIGHT);
+    let mut senders = vec![];
+    let mut receivers = vec![];
+    for _ in 0..2 {
+        let a = near.qp(&near_cq, 4);
+        let (mut request, mut b) = far.qp_request(&far_cq, 4);
+        (request.qpc.rq_type, request.qpc.srqn_rmpn_xrqn) = (RqType::Shared, rmpn);
+        b.qpn = far.command(request).unwrap().qpn;
+        near.connect(a.qpn, &far, b.qpn, |_| ());
+        far.connect(b.qpn, &near, a.qpn, |_| ());
+        senders.push(a);
+        receivers.push(b);
+    }
+    let numbers: Vec<u16> = (0..4)
+        .map(|n| srq.post(&far, mr.piece(n * 64, 64)))
+        .collect();
+    assert_eq!(numbers, [0, 7, 6, 5], "a list, not a ring");
+    for (n, at) in [0, 1, 1, 0].into_iter().enumerate() {
+        senders[at].post(&near, Opcode::Send, SIGNALLED, &inline(&[n as u8 + 1; 8]));
+        senders[at].ring(&near);
+        near.run();
+        near_cq.success(&near);
+        match far_cq.poll(&far) {
+            Some(Completion::Done(cqe)) => assert_eq!(
+                (cqe.opcode, cqe.qpn, cqe.wqe_counter),
+                (CqeOpcode::ResponderSend, receivers[at].qpn, numbers[n])
+            ),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(far.read(mr.addr + n as u64 * 64, 8), [n as u8 + 1; 8]);
+    }
+    let limit = Event::Queue {
+        event: EventType::SrqLimit,
+        number: rmpn,
+    };
+    assert_eq!(far.nic().take_events(), [limit]);
+    let context = far.command(query_rmp::In { rmpn }).unwrap().context;
+    assert_eq!((context.wq.hw_counter, context.wq.sw_counter), (4, 4));
+    // The limit is armed again, and a QP in ERR says that it takes no more.
+    far.command(modify_rmp::In {
+        rmpn,
+        rmp_state: RmpState::Ready,
+        set_limit: true,
+        context: request.context,
+    })
+    .unwrap();
+    srq.post(&far, mr.piece(0, 8));
+    senders[0].post(&near, Opcode::Send, SIGNALLED, &inline(&[9; 9]));
+    senders[0].ring(&near);
+    near.run();
+    assert_eq!(near_cq.error(&near), (0x12, 0x8a, 2));
+    let number = receivers[0].qpn;
+    let of = |event| Event::Queue { event, number };
+    assert_eq!(
+        far.nic().take_events(),
+        [
+            limit,
+            of(EventType::WqInvalidRequest),
+            of(EventType::SrqLastWqe)
+        ]
+    );
 }
 
 /// Not a check: prints how many small WRITEs a second the stepping mode executes. Run it in release, with `--ignored`.

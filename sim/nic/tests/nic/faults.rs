@@ -1,0 +1,178 @@
+//! Faults that a test plants, or a plan brings.
+
+use warpverbs_sim_bus::Step;
+use warpverbs_sim_nic::{CablePlan, FaultPlan, InjectedFault, NicConfig};
+use warpverbs_wire::cqe::Completion;
+use warpverbs_wire::prm::qpc::QpState;
+use warpverbs_wire::prm::{create_qp, query_qp};
+
+use crate::rig::{ALL_RIGHTS, EVERY_RIGHT, Rig};
+
+#[test]
+fn a_command_is_refused_as_often_as_planted() {
+    let rig = Rig::new();
+    let cq = rig.cq(4);
+    let (request, _) = rig.qp_request(&cq, 4);
+    let plant = |times| {
+        rig.nic().inject(InjectedFault::Command {
+            opcode: create_qp::In::OPCODE,
+            status: 0x06,
+            syndrome: 0x12_3456,
+            times,
+        });
+    };
+    plant(2);
+    let before = rig.nic().live_objects();
+    for _ in 0..2 {
+        let error = rig.command(request).unwrap_err();
+        assert_eq!((error.status(), error.syndrome()), (0x06, 0x12_3456));
+        assert_eq!(rig.nic().live_objects(), before);
+    }
+    let qpn = rig.command(request).unwrap().qpn;
+    rig.command(query_qp::In {
+        qpn,
+        ..Default::default()
+    })
+    .unwrap();
+    plant(0);
+    for _ in 0..5 {
+        rig.command(request).unwrap_err();
+    }
+    rig.nic().heal();
+    rig.command(request).unwrap();
+}
+
+#[test]
+fn a_stuck_qp_does_nothing_until_it_is_cleared_and_its_peer_runs_out_of_retries() {
+    for far_is_stuck in [false, true] {
+        let rig = Rig::new();
+        let mut cq = rig.cq(4);
+        let (mut a, b) = rig.pair(&cq, 4);
+        let mr = rig.mr(64, ALL_RIGHTS);
+        let qpn = if far_is_stuck { b.qpn } else { a.qpn };
+        rig.nic().inject(InjectedFault::StuckQp { qpn });
+        a.write(&rig, mr.piece(0, 8), mr.piece(8, 8));
+        a.ring(&rig);
+        rig.run();
+        if far_is_stuck {
+            assert_eq!(cq.error(&rig), (0x15, 0x81, 0));
+            continue;
+        }
+        cq.assert_empty(&rig);
+        rig.nic().heal();
+        rig.run();
+        cq.success(&rig);
+    }
+}
+
+#[test]
+fn a_stuck_cq_shows_nothing() {
+    let rig = Rig::new();
+    let mut cq = rig.cq(4);
+    let (mut a, _b) = rig.pair(&cq, 4);
+    rig.nic().inject(InjectedFault::StuckCq { cqn: cq.cqn });
+    a.nop(&rig);
+    a.ring(&rig);
+    rig.run();
+    cq.assert_empty(&rig);
+    assert_eq!(
+        rig.query_qp(a.qpn).hw_sq_wqebb_counter,
+        1,
+        "the NIC goes on"
+    );
+}
+
+#[test]
+fn a_silent_nic_executes_commands_and_nothing_else_and_a_removed_one_not_even_those() {
+    let rig = Rig::new();
+    let mut cq = rig.cq(4);
+    let (mut a, _b) = rig.pair(&cq, 4);
+    a.nop(&rig);
+    rig.nic().inject(InjectedFault::Silent);
+    a.ring(&rig);
+    assert_eq!(rig.bus.lock().step_device(0), Step::Idle);
+    cq.assert_empty(&rig);
+    assert_eq!(rig.state(a.qpn), QpState::Rts);
+    rig.nic().heal();
+    a.doorbell(&rig);
+    rig.run();
+    cq.success(&rig);
+    rig.nic().inject(InjectedFault::Removed);
+    rig.nic().heal();
+    a.nop(&rig);
+    a.ring(&rig);
+    rig.run();
+    cq.assert_empty(&rig);
+    let error = rig
+        .command(query_qp::In {
+            qpn: a.qpn,
+            ..Default::default()
+        })
+        .unwrap_err();
+    assert_eq!(error.status(), 0x01);
+}
+
+#[test]
+fn planned_faults_are_the_seeds() {
+    let run = |seed| {
+        let rig = Rig::with(NicConfig {
+            faults: FaultPlan {
+                seed,
+                command_ppm: 0,
+                wqe_ppm: 200_000,
+            },
+            ..NicConfig::default()
+        });
+        (0..20)
+            .map(|_| {
+                let mut cq = rig.cq(4);
+                let (mut a, _b) = rig.pair(&cq, 4);
+                a.nop(&rig);
+                a.ring(&rig);
+                rig.run();
+                match cq.poll(&rig) {
+                    Some(Completion::Failed(cqe)) => cqe.syndrome.code(),
+                    Some(Completion::Done(_)) => 0,
+                    other => panic!("{other:?}"),
+                }
+            })
+            .collect::<Vec<_>>()
+    };
+    let first = run(1);
+    assert!(
+        first.contains(&0) && first.iter().any(|syndrome| *syndrome != 0),
+        "{first:?}"
+    );
+    assert_eq!(first, run(1));
+    assert_ne!(first, run(2));
+    let rig = Rig::with(NicConfig {
+        faults: FaultPlan {
+            seed: 1,
+            command_ppm: 1_000_000,
+            wqe_ppm: 0,
+        },
+        ..NicConfig::default()
+    });
+    let error = rig.command(query_qp::In::default()).unwrap_err();
+    assert_eq!((error.status(), error.syndrome()), (0x01, 0xff_0001));
+}
+
+#[test]
+fn a_nic_that_is_removed_leaves_its_peer_without_answer() {
+    let (near, far, _) = Rig::joined(NicConfig::default(), CablePlan::default(), 1);
+    let mut cq = near.cq(4);
+    let far_cq = far.cq(4);
+    let (mut a, b) = (near.qp(&cq, 4), far.qp(&far_cq, 4));
+    near.connect(a.qpn, &far, b.qpn, |_| ());
+    far.connect(b.qpn, &near, a.qpn, |_| ());
+    let (from, to) = (near.mr(64, EVERY_RIGHT), far.mr(64, EVERY_RIGHT));
+    a.write(&near, from.piece(0, 8), to.piece(0, 8));
+    a.ring(&near);
+    near.run();
+    cq.success(&near);
+    far.nic().inject(InjectedFault::Removed);
+    a.write(&near, from.piece(0, 8), to.piece(0, 8));
+    a.ring(&near);
+    near.run();
+    assert_eq!(cq.error(&near), (0x15, 0x81, 1));
+}
