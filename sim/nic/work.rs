@@ -296,6 +296,7 @@ impl Work<'_> {
             let mut left = segments;
             if done == 0 {
                 self.dma.read(access, at, head)?;
+                self.faults.on_wqe(self.qpn, index, head);
                 left = usize::from(head.get(7).copied().unwrap_or(0) & MAX_DS).saturating_sub(1);
             } else if left > 0 {
                 self.dma.read(access, at, head)?;
