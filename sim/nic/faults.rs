@@ -159,7 +159,7 @@ impl Faults {
         self.planted.push(fault);
     }
 
-    /// Corrupts a fetched WQE.
+    /// Corrupts the first bytes of a WQE, as far as they are fetched.
     pub(crate) fn on_wqe(&mut self, at_qpn: u32, at_index: u64, bytes: &mut [u8]) {
         self.planted.retain(|fault| match *fault {
             InjectedFault::FlipWqeByte {
@@ -168,9 +168,11 @@ impl Faults {
                 byte,
                 mask,
             } if (qpn, index) == (at_qpn, at_index) => {
-                if let Some(byte) = bytes.get_mut(usize::from(byte)) {
-                    *byte ^= mask;
-                }
+                // Kept until the byte has been fetched.
+                let Some(byte) = bytes.get_mut(usize::from(byte)) else {
+                    return true;
+                };
+                *byte ^= mask;
                 false
             }
             _ => true,

@@ -428,9 +428,20 @@ impl NicModel {
         }
     }
 
+    /// The QP that a store rings, if it is to a doorbell with a record.
+    fn rung_qp(&self, offset: u64, bytes: &[u8]) -> Option<u32> {
+        let (_, register) = uar::locate(offset);
+        let bytes = <[u8; 8]>::try_from(bytes).ok()?;
+        match register {
+            Register::Send | Register::SendNoDbr => Some(Doorbell::parse(bytes).ok()?.qpn()),
+            _ => None,
+        }
+    }
+
     /// With [`NicConfig::reads_records_early`]: reads the doorbell record of some QP that can send.
     fn read_some_record(&mut self, dma: &mut dyn Dma) {
-        let rts = |(qpn, qp): (u32, &Qp)| (qp.state == QpState::Rts).then_some(qpn);
+        let rts =
+            |(qpn, qp): (u32, &Qp)| (qp.state == QpState::Rts && !qp.has_no_dbr()).then_some(qpn);
         let sending: Vec<u32> = self.objects.qps.iter().filter_map(rts).collect();
         if let Some(qpn) = self.schedule.one_of(&sending) {
             let mut work = self.work(qpn, dma);
@@ -597,21 +608,20 @@ impl Device for NicModel {
     }
 
     fn context_of(&self, offset: u64, bytes: &[u8]) -> Result<u32, Fault> {
-        self.check_store(offset, bytes)?;
-        let (_, register) = uar::locate(offset);
-        if !matches!(register, Register::Send | Register::SendNoDbr) {
+        if self.is_silent() {
             return Ok(0);
         }
-        let doorbell = <[u8; 8]>::try_from(bytes)
-            .ok()
-            .and_then(|bytes| Doorbell::parse(bytes).ok());
-        Ok(doorbell.map_or(0, |doorbell| doorbell.qpn()))
+        self.check_store(offset, bytes)?;
+        Ok(self.rung_qp(offset, bytes).unwrap_or(0))
     }
 
     fn mmio_arrives(&mut self, offset: u64, bytes: &[u8], dma: &mut dyn Dma) -> Result<(), Fault> {
         self.mmio_write(offset, bytes)?;
-        let qpn = self.context_of(offset, bytes)?;
-        self.work(qpn, dma).confirm_doorbell();
+        if let Some(qpn) = self.rung_qp(offset, bytes)
+            && !self.is_silent()
+        {
+            self.work(qpn, dma).confirm_doorbell();
+        }
         Ok(())
     }
 

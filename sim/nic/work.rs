@@ -197,11 +197,8 @@ impl Work<'_> {
     /// Looks whether a doorbell that has just arrived makes sure that its record is there too (rule O3): a NIC in
     /// recovery takes the record for the whole truth when the doorbell comes.
     pub(crate) fn confirm_doorbell(&mut self) {
-        let Some(record) = self
-            .qp()
-            .filter(|qp| !qp.has_no_dbr())
-            .map(|qp| qp.memory.dbr)
-        else {
+        let recorded = self.qp().filter(|qp| !qp.has_no_dbr());
+        let Some(record) = recorded.map(|qp| qp.memory.dbr) else {
             return;
         };
         if let Some(word) = self.read_word(Purpose::DbrAtDoorbell, record + DBR_SEND as u64)
@@ -299,6 +296,7 @@ impl Work<'_> {
             let mut left = segments;
             if done == 0 {
                 self.dma.read(access, at, head)?;
+                self.faults.on_wqe(self.qpn, index, head);
                 left = usize::from(head.get(7).copied().unwrap_or(0) & MAX_DS).saturating_sub(1);
             } else if left > 0 {
                 self.dma.read(access, at, head)?;
