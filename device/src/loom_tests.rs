@@ -9,12 +9,13 @@
 use loom::{sync::atomic::Ordering, thread};
 use warpverbs_wire::{
     abi::{self, FaultCause, State},
+    cqe::{CqeOpcode, Syndrome},
     doorbell,
 };
 
 use crate::{
     Collapsed, CqForm, Db, Doorbell, Error, Gpu, Inline, Remote, Ring, Sq, Ticket,
-    arch::modelled::{fence_acq_rel, init, load_segment, store_segment, word},
+    arch::modelled::{self, Change, fence_acq_rel, init, load_segment, store_segment, word},
 };
 
 const HANDLE: u64 = 0x1000;
@@ -329,4 +330,182 @@ fn who_waits_behind_an_abandoned_turn_ends_too() {
         assert_eq!(load(TURN), 0);
         assert_eq!(load(DOORBELL), 0);
     });
+}
+
+/// The index that a fault names is that of the CQE, even if other pollers got 2^16 ahead since this one looked.
+#[test]
+fn a_poller_left_far_behind_does_not_take_one_index_for_another() {
+    const AHEAD: u64 = 1 << 16;
+    model(|| {
+        queue(4, true);
+        let other = thread::spawn(|| {
+            // All before has completed, and been polled; then comes an error.
+            store(COMPLETED, AHEAD + 1);
+            complete(0, 2, CqeOpcode::RequesterError.code(), 0, 0x15);
+        });
+        let mut sq = open::<Db, Collapsed>();
+        for _ in 0..2 {
+            if let Err(ended) = sq.poll(Ticket(AHEAD + 3)) {
+                let Error::Fault(state) = ended else {
+                    panic!("{ended:?}");
+                };
+                assert_eq!(
+                    (state.cause(), state.index()),
+                    (FaultCause::Completion, AHEAD as u32 + 2)
+                );
+                assert!(load(COMPLETED) > AHEAD);
+            }
+        }
+        other.join().unwrap();
+    });
+}
+
+/// On a collapsed CQ a flush may be written over its cause at any time: what is recorded is the cause, or that it was lost.
+#[test]
+fn a_cause_that_a_flush_overwrites_is_recorded_or_said_to_be_lost() {
+    model(|| {
+        queue(4, true);
+        let mut sq = open::<Db, Collapsed>();
+        let tickets = [post(&mut sq, 10).unwrap(), post(&mut sq, 20).unwrap()];
+        let nic = thread::spawn(|| {
+            complete(0, 0, CqeOpcode::RequesterError.code(), 0, 0x15);
+            complete(
+                0,
+                1,
+                CqeOpcode::RequesterError.code(),
+                0,
+                Syndrome::Flushed.code(),
+            );
+        });
+        let Err(Error::Fault(state)) = sq.wait(tickets[1]) else {
+            panic!("no fault");
+        };
+        match state.cause() {
+            FaultCause::Completion => assert_eq!((state.syndrome(), state.index()), (0x15, 0)),
+            FaultCause::CauseOverwritten => assert_eq!(state.syndrome(), Syndrome::Flushed.code()),
+            other => panic!("{other:?}"),
+        }
+        nic.join().unwrap();
+    });
+}
+
+#[test]
+fn a_slow_poller_does_not_take_the_completed_index_back() {
+    model(|| {
+        queue(4, true);
+        let mut sq = open::<Db, Collapsed>();
+        let tickets = [post(&mut sq, 10).unwrap(), post(&mut sq, 20).unwrap()];
+        complete(0, 0, 0, 0, 0);
+        let other = thread::spawn(move || open::<Db, Collapsed>().poll(tickets[1]).unwrap());
+        complete(0, 1, 0, 0, 0);
+        sq.wait(tickets[1]).unwrap();
+        other.join().unwrap();
+        assert_eq!(load(COMPLETED), 2);
+    });
+}
+
+/// True if a test passes with the code under test changed. In a thread of its own, which a failed model may leave in disorder.
+fn passes(change: Change, test: fn()) -> bool {
+    let run = move || {
+        modelled::make(change);
+        test();
+    };
+    std::thread::spawn(run).join().is_ok()
+}
+
+/// Each ordering that is taken away is missed by a test above.
+#[test]
+fn every_ordering_is_needed() {
+    let changes: [(&str, Change, fn()); 10] = [
+        (
+            "publish: no fence before the record (O2, O5)",
+            Change::NoFence { after: TURN },
+            what_the_record_covers_is_written,
+        ),
+        (
+            "publish: no fence before the early doorbell (O2)",
+            Change::NoFence { after: TURN },
+            posters_that_ring_early_do_so_too,
+        ),
+        (
+            "ring: no fence between record and doorbell (O3)",
+            Change::NoFence { after: DBR },
+            with_one_ring_the_record_is_never_behind_the_doorbell,
+        ),
+        (
+            "ring: the turn is handed on relaxed (O5)",
+            Change::Relaxed { at: TURN },
+            posters_ring_in_order_for_what_is_written,
+        ),
+        (
+            "poll: no fence behind the CQE (O6)",
+            Change::NoFence { after: CQ + 56 },
+            a_waiter_sees_what_the_nic_wrote_before_the_completion,
+        ),
+        (
+            "poll: the completed index of another poller is loaded relaxed",
+            Change::Relaxed { at: COMPLETED },
+            room_that_another_thread_polled_is_room,
+        ),
+        (
+            "poll: how far others got is not looked at",
+            Change::NoReload {
+                at: COMPLETED,
+                after: CQ + 56,
+            },
+            a_poller_left_far_behind_does_not_take_one_index_for_another,
+        ),
+        (
+            "fault: the error word is loaded without a fence behind the CQE (O6)",
+            Change::NoFence { after: CQ + 56 },
+            a_cause_that_a_flush_overwrites_is_recorded_or_said_to_be_lost,
+        ),
+        (
+            "fault: the latch is a load and a store (O10)",
+            Change::Split { at: STATE },
+            one_fault_is_recorded_and_everyone_returns_it,
+        ),
+        (
+            "poll: the completed index is stored, not raised",
+            Change::Split { at: COMPLETED },
+            a_slow_poller_does_not_take_the_completed_index_back,
+        ),
+    ];
+    let missed: Vec<&str> = changes
+        .into_iter()
+        .filter(|(_, change, test)| passes(*change, *test))
+        .map(|(name, ..)| name)
+        .collect();
+    assert!(missed.is_empty(), "not found: {missed:#?}");
+}
+
+/// What no test can miss, since something else supplies it.
+#[test]
+fn these_orderings_come_twice() {
+    let changes: [(&str, Change, fn()); 3] = [
+        (
+            // A poster finds room when one more WQE has completed than its slot held; it knew of that one before its last post,
+            // whose fence (O2) lies between.
+            "post: no fence behind the CQE that makes room",
+            Change::NoFence { after: CQ + 56 },
+            a_slot_is_reused_after_the_nic_has_read_it,
+        ),
+        (
+            // Behind an error CQE come flushes only, and an error word of one says that the cause is lost.
+            "fault: the CQE is not looked at again",
+            Change::NoReload {
+                at: CQ + 56,
+                after: CQ + 48,
+            },
+            a_cause_that_a_flush_overwrites_is_recorded_or_said_to_be_lost,
+        ),
+        (
+            "fault: no fence before the CQE is looked at again",
+            Change::NoFence { after: CQ + 48 },
+            a_cause_that_a_flush_overwrites_is_recorded_or_said_to_be_lost,
+        ),
+    ];
+    for (name, change, test) in changes {
+        assert!(passes(change, test), "{name}: found, so it is needed");
+    }
 }

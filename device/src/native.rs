@@ -9,9 +9,9 @@
 use crate::scope::{Gpu, Scope, Sys};
 
 #[cfg(loom)]
-pub(crate) use modelled::{fence_acq_rel, spin_hint};
+pub(crate) use modelled::spin_hint;
 #[cfg(not(loom))]
-pub(crate) use real::{fence_acq_rel, spin_hint};
+pub(crate) use real::spin_hint;
 
 #[cfg(loom)]
 use modelled as memory;
@@ -38,23 +38,23 @@ macro_rules! scope {
     ($($scope:ident)*) => {$(
         impl Scope for $scope {
             fn fence() {
-                fence_acq_rel();
+                memory::fence_here();
             }
             unsafe fn load_relaxed<const OFFSET: usize>(at: Global) -> u64 {
                 // SAFETY: the caller's (see `Scope`).
-                unsafe { memory::word(at.0 + OFFSET as u64) }.load(memory::Ordering::Relaxed)
+                unsafe { memory::load(at.0 + OFFSET as u64, memory::Ordering::Relaxed) }
             }
             unsafe fn load_acquire<const OFFSET: usize>(at: Global) -> u64 {
                 // SAFETY: the caller's (see `Scope`).
-                unsafe { memory::word(at.0 + OFFSET as u64) }.load(memory::Ordering::Acquire)
+                unsafe { memory::load(at.0 + OFFSET as u64, memory::Ordering::Acquire) }
             }
             unsafe fn store_relaxed<const OFFSET: usize>(at: Global, value: u64) {
                 // SAFETY: the caller's (see `Scope`).
-                unsafe { memory::word(at.0 + OFFSET as u64) }.store(value, memory::Ordering::Relaxed);
+                unsafe { memory::store(at.0 + OFFSET as u64, value, memory::Ordering::Relaxed) }
             }
             unsafe fn store_release<const OFFSET: usize>(at: Global, value: u64) {
                 // SAFETY: the caller's (see `Scope`).
-                unsafe { memory::word(at.0 + OFFSET as u64) }.store(value, memory::Ordering::Release);
+                unsafe { memory::store(at.0 + OFFSET as u64, value, memory::Ordering::Release) }
             }
             unsafe fn add_relaxed<const OFFSET: usize>(at: Global, value: u64) -> u64 {
                 // SAFETY: the caller's (see `Scope`).
@@ -63,17 +63,34 @@ macro_rules! scope {
             unsafe fn cas_relaxed<const OFFSET: usize>(at: Global, old: u64, new: u64) -> u64 {
                 // SAFETY: the caller's (see `Scope`).
                 let word = unsafe { memory::word(at.0 + OFFSET as u64) };
+                if memory::is_split(at.0 + OFFSET as u64) {
+                    let found = word.load(memory::Ordering::Relaxed);
+                    if found == old {
+                        word.store(new, memory::Ordering::Relaxed);
+                    }
+                    return found;
+                }
                 match word.compare_exchange(old, new, memory::Ordering::Relaxed, memory::Ordering::Relaxed) {
                     Ok(found) | Err(found) => found,
                 }
             }
             unsafe fn max_relaxed<const OFFSET: usize>(at: Global, value: u64) {
                 // SAFETY: the caller's (see `Scope`).
-                unsafe { memory::word(at.0 + OFFSET as u64) }.fetch_max(value, memory::Ordering::Relaxed);
+                let word = unsafe { memory::word(at.0 + OFFSET as u64) };
+                if memory::is_split(at.0 + OFFSET as u64) {
+                    word.store(value, memory::Ordering::Relaxed);
+                    return;
+                }
+                word.fetch_max(value, memory::Ordering::Relaxed);
             }
             unsafe fn or_relaxed<const OFFSET: usize>(at: Global, value: u64) {
                 // SAFETY: the caller's (see `Scope`).
-                unsafe { memory::word(at.0 + OFFSET as u64) }.fetch_or(value, memory::Ordering::Relaxed);
+                let word = unsafe { memory::word(at.0 + OFFSET as u64) };
+                if memory::is_split(at.0 + OFFSET as u64) {
+                    word.store(word.load(memory::Ordering::Relaxed) | value, memory::Ordering::Relaxed);
+                    return;
+                }
+                word.fetch_or(value, memory::Ordering::Relaxed);
             }
         }
     )*};
@@ -117,7 +134,7 @@ pub(crate) unsafe fn store_relaxed_sys_u32(at: Global, value: u32) {
 /// As `nvptx`'s.
 pub(crate) unsafe fn store_mmio(at: Global, value: u64) {
     // SAFETY: the caller's.
-    unsafe { memory::word(at.0) }.store(value, memory::Ordering::Relaxed);
+    unsafe { memory::store(at.0, value, memory::Ordering::Relaxed) }
 }
 
 /// Relaxed load of one byte.
@@ -197,8 +214,32 @@ mod real {
         fence(Ordering::AcqRel);
     }
 
+    pub(crate) fn fence_here() {
+        fence_acq_rel();
+    }
+
+    pub(crate) const fn is_split(_: u64) -> bool {
+        false
+    }
+
     pub(crate) fn spin_hint() {
         std::thread::yield_now();
+    }
+
+    /// # Safety
+    ///
+    /// As [`word`]'s.
+    pub(crate) unsafe fn load(address: u64, order: Ordering) -> u64 {
+        // SAFETY: the caller's.
+        unsafe { word(address) }.load(order)
+    }
+
+    /// # Safety
+    ///
+    /// As [`word`]'s.
+    pub(crate) unsafe fn store(address: u64, value: u64, order: Ordering) {
+        // SAFETY: the caller's.
+        unsafe { word(address) }.store(value, order);
     }
 
     /// # Safety
@@ -266,6 +307,7 @@ pub(crate) mod modelled {
         sync::atomic::{AtomicU64, fence},
     };
     use std::{
+        cell::{Cell, RefCell},
         collections::HashMap,
         sync::{Arc, Mutex, PoisonError},
     };
@@ -295,8 +337,96 @@ pub(crate) mod modelled {
         fence(Ordering::AcqRel);
     }
 
+    /// The fence of the code under test. It is known by the access of its thread before it.
+    pub(crate) fn fence_here() {
+        if let Some(Change::NoFence { after }) = change()
+            && LAST.with(|last| last.get()) == after
+        {
+            return;
+        }
+        fence_acq_rel();
+    }
+
     pub(crate) fn spin_hint() {
         loom::thread::yield_now();
+    }
+
+    /// # Safety
+    ///
+    /// As [`word`]'s.
+    pub(crate) unsafe fn load(address: u64, order: Ordering) -> u64 {
+        let before = LAST.with(|last| last.get());
+        let value = match change() {
+            Some(Change::NoReload { at, after }) if at == address && before == after => {
+                SEEN.with(|seen| seen.borrow().get(&at).copied().unwrap_or(0))
+            }
+            // SAFETY: the caller's.
+            change => unsafe { word(address) }.load(weakened(change, address, order)),
+        };
+        note(address);
+        SEEN.with(|seen| seen.borrow_mut().insert(address, value));
+        value
+    }
+
+    /// # Safety
+    ///
+    /// As [`word`]'s.
+    pub(crate) unsafe fn store(address: u64, value: u64, order: Ordering) {
+        // SAFETY: the caller's.
+        unsafe { word(address) }.store(value, weakened(change(), address, order));
+        note(address);
+    }
+
+    /// True if an atomic operation on this word is to be made of a load and a store.
+    pub(crate) fn is_split(address: u64) -> bool {
+        change() == Some(Change::Split { at: address })
+    }
+
+    fn weakened(change: Option<Change>, address: u64, order: Ordering) -> Ordering {
+        match change {
+            Some(Change::Relaxed { at }) if at == address => Ordering::Relaxed,
+            _ => order,
+        }
+    }
+
+    /// A change to the code under test: tests show that each is found.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[cfg_attr(not(test), allow(dead_code))]
+    pub(crate) enum Change {
+        /// No fence behind an access to this address.
+        NoFence { after: u64 },
+        /// Acquires and releases at this address are relaxed.
+        Relaxed { at: u64 },
+        /// A load of this address, behind an access to another, gives what the thread's last load of it gave.
+        NoReload { at: u64, after: u64 },
+        /// Atomic operations on this word are a load, and a store (of a maximum: a store).
+        Split { at: u64 },
+    }
+
+    std::thread_local! {
+        /// Of the thread that runs the model; loom's threads are its coroutines.
+        static CHANGE: Cell<Option<Change>> = const { Cell::new(None) };
+    }
+
+    loom::thread_local! {
+        /// The address that this thread accessed last.
+        static LAST: Cell<u64> = Cell::new(0);
+        /// What it loaded last, by address.
+        static SEEN: RefCell<HashMap<u64, u64>> = RefCell::default();
+    }
+
+    fn change() -> Option<Change> {
+        CHANGE.with(Cell::get)
+    }
+
+    /// Changes the code under test, for all that this thread models from now on.
+    #[cfg(test)]
+    pub(crate) fn make(change: Change) {
+        CHANGE.with(|now| now.set(Some(change)));
+    }
+
+    fn note(address: u64) {
+        LAST.with(|last| last.set(address));
     }
 
     /// Creates the word at `address`. Tests do so before they start threads.
@@ -343,6 +473,7 @@ pub(crate) mod modelled {
     pub(crate) unsafe fn store_segment(address: u64, value: [u64; 2]) {
         // SAFETY: loom fails the model if another thread accesses the cell now.
         segment(address).0.with_mut(|cell| unsafe { *cell = value });
+        note(address);
     }
 
     /// What the NIC's side of a test reads.
@@ -357,7 +488,7 @@ pub(crate) mod modelled {
     /// As [`word`]'s. Modelled as a word of its own.
     pub(crate) unsafe fn store_u32(address: u64, value: u32) {
         // SAFETY: the caller's.
-        unsafe { word(address) }.store(u64::from(value), Ordering::Relaxed);
+        unsafe { store(address, u64::from(value), Ordering::Relaxed) }
     }
 
     /// # Safety

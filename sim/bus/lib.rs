@@ -19,6 +19,7 @@ mod finding;
 mod host;
 mod memory;
 mod rng;
+mod script;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -31,6 +32,7 @@ pub use finding::{Actor, MemoryFinding, OrderFault, Party};
 pub use host::HostWindows;
 pub use memory::{Access, Agent, FenceKind, Memory, Order, RmwOp, Scope, Space};
 pub use rng::Rng;
+pub use script::Script;
 
 /// The bus: one lock over memory and the list of devices.
 pub struct Bus {

@@ -3,25 +3,50 @@
 //! Own code because the sequence is part of a run's identity: a seed must replay the same run with every
 //! later version of this workspace, which no random-number crate promises of its generators.
 
+use crate::script::Script;
+
 /// A generator.
 #[derive(Clone, Debug)]
-pub struct Rng(u64);
+pub struct Rng {
+    state: u64,
+    /// Makes the bounded choices instead.
+    script: Option<Script>,
+}
 
 impl Rng {
     /// A generator for `seed`; all seeds are good, zero included.
     pub fn new(seed: u64) -> Self {
-        Self(seed)
+        Self {
+            state: seed,
+            script: None,
+        }
+    }
+
+    /// A generator whose bounded choices a script makes, if there is one.
+    pub fn scripted(seed: u64, script: Option<Script>) -> Self {
+        Self {
+            state: seed,
+            script,
+        }
+    }
+
+    /// What makes the choices, if not chance.
+    pub fn script(&self) -> Option<&Script> {
+        self.script.as_ref()
     }
 
     /// A generator whose sequence is independent of this one's, for an agent of its own.
     pub fn fork(&mut self) -> Self {
-        Self(self.next_u64())
+        Self {
+            state: self.next_u64(),
+            script: self.script.clone(),
+        }
     }
 
     /// The next 64 bits.
     pub fn next_u64(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.state;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
@@ -30,6 +55,9 @@ impl Rng {
     /// A number below `bound`, which is not zero; zero gives zero. Multiply-shift: the bias is below 2^-32 for the small
     /// bounds used here.
     pub fn below(&mut self, bound: u32) -> u32 {
+        if let Some(script) = &self.script {
+            return script.choose(bound);
+        }
         (((self.next_u64() >> 32) * u64::from(bound)) >> 32) as u32
     }
 

@@ -1,5 +1,7 @@
 //! What can be chosen about a simulated GPU.
 
+use warpverbs_sim_bus::Script;
+
 /// How lanes of a warp are scheduled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scheduler {
@@ -28,6 +30,8 @@ pub enum Check {
 pub struct GpuConfig {
     /// Seed of every choice the scheduler makes: the same seed replays the same run.
     pub seed: u64,
+    /// Makes the choices instead of chance, one thread at a time: see [`crate::explore`].
+    pub script: Option<Script>,
     /// How lanes are scheduled.
     pub scheduler: Scheduler,
     /// How memory is modelled: of what [`crate::memory_of`] makes of it.
@@ -48,6 +52,7 @@ impl Default for GpuConfig {
     fn default() -> Self {
         Self {
             seed: 1,
+            script: None,
             scheduler: Scheduler::Independent,
             check: Check::Fast,
             step_budget: 200_000_000,

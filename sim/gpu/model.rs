@@ -105,8 +105,16 @@ pub struct GpuModel {
 pub fn memory_of(config: &GpuConfig) -> Box<dyn Memory> {
     match config.check {
         Check::Fast => Box::new(FastMemory::new()),
-        Check::Strict => Box::new(StrictMemory::new(config.seed, false)),
-        Check::Gpu => Box::new(StrictMemory::new(config.seed, true)),
+        Check::Strict => Box::new(StrictMemory::scripted(
+            config.seed,
+            config.script.clone(),
+            false,
+        )),
+        Check::Gpu => Box::new(StrictMemory::scripted(
+            config.seed,
+            config.script.clone(),
+            true,
+        )),
     }
 }
 

@@ -98,6 +98,13 @@ pub enum FindingKind {
         /// The least that the record held for certain.
         record: u64,
     },
+    /// The doorbell record covers WQEs that nobody rang for: a NIC may read the record without, but need not (rule O4).
+    DbrUnrung {
+        /// The last doorbell.
+        doorbell: u64,
+        /// The record.
+        record: u64,
+    },
     /// The doorbell record moved backwards.
     DbrRegression {
         /// The value before.
@@ -156,6 +163,7 @@ impl FindingKind {
             Self::DbrBehind { .. } => "dbr-behind",
             Self::DbrWrongWord { .. } => "dbr-wrong-word",
             Self::DbrUnordered { .. } => "dbr-unordered",
+            Self::DbrUnrung { .. } => "dbr-unrung",
             Self::DbrRegression { .. } => "dbr-regression",
             Self::DbrBeyondQueue { .. } => "dbr-beyond-queue",
             Self::ReceiveDbrBeyondQueue { .. } => "receive-dbr-beyond-queue",
@@ -219,6 +227,10 @@ impl fmt::Display for FindingKind {
             Self::DbrUnordered { doorbell, record } => write!(
                 f,
                 "doorbell {doorbell:#x} can arrive before the store of its record, of which only {record:#x} is certain then: a fence.acq_rel.sys is missing between the two"
+            ),
+            Self::DbrUnrung { doorbell, record } => write!(
+                f,
+                "the send doorbell record is at {record:#x} and the last doorbell at {doorbell:#x}: these WQEs were fetched, if at all, by a NIC that happened to read the record"
             ),
             Self::DbrRegression { last, now } => {
                 write!(

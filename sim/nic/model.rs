@@ -233,6 +233,16 @@ impl NicModel {
                     "at the end of the run".to_owned()
                 });
             }
+            // A QP in error takes no doorbells.
+            if qp.state == QpState::Rts
+                && let Some((doorbell, record)) = qp.indices.unrung()
+            {
+                let kind = FindingKind::DbrUnrung { doorbell, record };
+                let id = ObjectId::new(ObjectKind::Qp, qpn);
+                self.findings.add(id, Some(doorbell), kind, || {
+                    "at the end of the run".to_owned()
+                });
+            }
             if let Some(lag) = qp.indices.judge_last() {
                 let kind = FindingKind::DbrBehind {
                     doorbell: lag.doorbell,

@@ -7,6 +7,7 @@
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SendIndices {
     depth: u64,
+    first: u64,
     /// First WQEBB of the next WQE to complete.
     pub(crate) consumer: u64,
     /// WQEs below this may be processed.
@@ -54,6 +55,7 @@ impl SendIndices {
     pub(crate) fn new(first: u64, depth: u64) -> Self {
         Self {
             depth,
+            first,
             consumer: first,
             producer: first,
             doorbell: None,
@@ -147,6 +149,12 @@ impl SendIndices {
         let doorbell = self.doorbell?;
         let certain = self.certain.filter(|certain| *certain < doorbell)?;
         Some((doorbell, certain))
+    }
+
+    /// The last doorbell and the record, as last read, if nobody rang for all that the record covers.
+    pub(crate) fn unrung(&self) -> Option<(u64, u64)> {
+        let rung = self.doorbell.unwrap_or(self.first);
+        (self.dbr > rung).then_some((rung, self.dbr))
     }
 
     /// A doorbell that a higher one has followed and that never made sure of its record.

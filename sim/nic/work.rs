@@ -197,8 +197,11 @@ impl Work<'_> {
     /// Looks whether a doorbell that has just arrived makes sure that its record is there too (rule O3): a NIC in
     /// recovery takes the record for the whole truth when the doorbell comes.
     pub(crate) fn confirm_doorbell(&mut self) {
-        let recorded = self.qp().filter(|qp| !qp.has_no_dbr());
-        let Some(record) = recorded.map(|qp| qp.memory.dbr) else {
+        let Some(record) = self
+            .qp()
+            .filter(|qp| !qp.has_no_dbr())
+            .map(|qp| qp.memory.dbr)
+        else {
             return;
         };
         if let Some(word) = self.read_word(Purpose::DbrAtDoorbell, record + DBR_SEND as u64)

@@ -26,12 +26,16 @@ pub const POISON: u8 = 0xa7;
 pub struct Options {
     pub seed: u64,
     pub scheduler: Scheduler,
+    /// How memory is modelled and judged.
     pub check: Check,
     pub direction: Direction,
     pub sharing: Sharing,
     pub doorbell: Doorbell,
     pub cq: CqForm,
     pub threads: u32,
+    pub block: u32,
+    /// Blocks that are resident together, at most.
+    pub resident: Option<u32>,
     pub qps: usize,
     pub depth: u32,
     pub size: u32,
@@ -47,6 +51,8 @@ pub struct Options {
     pub access: Access,
     /// How far the GPU says that it orders the NIC's writes.
     pub write_ordering: WriteOrdering,
+    /// The host tells the run to stop after it has looked at it so many times.
+    pub stop_after: Option<u32>,
 }
 
 impl Default for Options {
@@ -60,6 +66,8 @@ impl Default for Options {
             doorbell: Doorbell::Db,
             cq: CqForm::Ring,
             threads: 1,
+            block: 32,
+            resident: None,
             qps: 1,
             depth: 64,
             size: 256,
@@ -71,6 +79,7 @@ impl Default for Options {
             step_budget: None,
             access: Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ,
             write_ordering: WriteOrdering::Owner,
+            stop_after: None,
         }
     }
 }
@@ -143,7 +152,7 @@ impl Options {
         Bandwidth {
             direction: self.direction,
             threads: self.threads,
-            block: 32,
+            block: self.block,
             sharing: self.sharing,
             doorbell: self.doorbell,
             size: self.size,
@@ -161,6 +170,9 @@ impl Options {
             .first_index(self.first_index)
             .write_ordering(self.write_ordering)
             .gpu_config(|gpu| {
+                if let Some(blocks) = self.resident {
+                    (gpu.sms, gpu.blocks_per_sm) = (1, blocks);
+                }
                 if let Some(budget) = self.step_budget {
                     gpu.step_budget = budget;
                 }
@@ -233,9 +245,20 @@ impl Bench {
         let report = options
             .bandwidth()
             .launch(&self.module, &self.stream, &self.qps, local, &remote)
-            .and_then(|mut run| run.wait(PATIENCE));
-        let bytes = self.target.to_vec().unwrap_or_default();
+            .and_then(|mut run| {
+                if let Some(looks) = options.stop_after {
+                    for _ in 0..looks {
+                        run.is_finished()?;
+                    }
+                    run.stop()?;
+                }
+                run.wait(PATIENCE)
+            });
+        // What a run has left undone may be on its way still; what it has done must be here, and that is judged too.
+        let done = report.as_ref().is_ok_and(|report| report.check().is_ok());
+        let early = done.then(|| self.target.to_vec().unwrap_or_default());
         let findings = self.world.findings();
+        let bytes = early.unwrap_or_else(|| self.target.to_vec().unwrap_or_default());
         let statuses = self
             .qps
             .iter()

@@ -15,7 +15,9 @@ use warpverbs_sim_bus::{Bus, bar_base};
 use warpverbs_sim_gpu::{GpuModel, memory_of};
 use warpverbs_sim_nic::NicModel;
 
-pub use warpverbs_sim_gpu::{Check, GpuConfig, OrderReport, Scheduler, kernels as kernels_of};
+pub use warpverbs_sim_gpu::{
+    Check, GpuConfig, OrderReport, Scheduler, Script, explore, kernels as kernels_of,
+};
 pub use warpverbs_sim_nic::{
     Cable, CablePlan, CableStats, InjectedFault, NicConfig, NicStats, Trace,
 };

@@ -72,7 +72,7 @@ impl Machine {
             kind: FailureKind::Deadlock,
             kernel: self.first_kernel(launch),
             location: None,
-            detail: "no thread can go on".into(),
+            detail: format!("no thread can go on{}", self.not_resident(launch)),
             waiters: self.waiters(bus, registers, launch),
         }
     }
@@ -82,9 +82,38 @@ impl Machine {
             kind: FailureKind::Livelock,
             kernel: self.first_kernel(None),
             location: None,
-            detail: format!("{} steps without progress", self.config.step_budget),
+            detail: format!(
+                "{} steps without progress{}",
+                self.config.step_budget,
+                self.not_resident(None)
+            ),
             waiters: self.waiters(bus, registers, None),
         }
+    }
+
+    /// Says which blocks have not started for want of room: whoever waits for one of them waits for ever.
+    fn not_resident(&self, only: Option<usize>) -> String {
+        let mut text = String::new();
+        for (slot, launch) in self.launches.iter().enumerate() {
+            let Some(launch) = launch
+                .as_ref()
+                .filter(|_| only.is_none_or(|only| only == slot))
+            else {
+                continue;
+            };
+            let blocks = launch.shape.blocks();
+            if launch.next_block < blocks {
+                text += &format!(
+                    "; blocks {} to {} of `{}` have not started: {} are resident and there is no room, so a wait for one of \
+                     them never ends (a cooperative launch would have been refused)",
+                    launch.next_block,
+                    blocks - 1,
+                    launch.kernel_name(),
+                    launch.resident
+                );
+            }
+        }
+        text
     }
 
     fn first_kernel(&self, launch: Option<usize>) -> String {

@@ -24,6 +24,8 @@ use crate::window::RegisterWindow;
 const DEVICE_STEPS: u32 = 4;
 /// Most steps a device takes between two bursts when threads only wait.
 const DEVICE_STEPS_WAITING: u32 = 64;
+/// Instructions that write nothing, after which a thread under a script is taken to wait.
+const WAITS_IN_A_ROW: u32 = 24;
 
 /// Tick of `%globaltimer` where it is not the time itself: 1.024 us, the coarsest that was seen on hardware.
 const TIMER_TICK: u64 = 1024;
@@ -38,6 +40,8 @@ pub(crate) struct Machine {
     pub(super) blocks: Vec<Option<Block>>,
     /// Ready threads: block slot and thread.
     pub(super) ready: Vec<(u32, u32)>,
+    /// The thread that ran last, where a script chooses.
+    last: Option<(u32, u32)>,
     /// Sleeping threads by wake time; the number keeps equal times in order.
     asleep: BinaryHeap<Reverse<(u64, u64, u32, u32)>>,
     sleeps: u64,
@@ -68,12 +72,13 @@ impl Machine {
     pub(crate) fn new(config: GpuConfig) -> Self {
         let sms = config.sms.max(1) as usize;
         Self {
-            rng: Rng::new(config.seed),
+            rng: Rng::scripted(config.seed, config.script.clone()),
             config,
             launches: Vec::new(),
             order: Vec::new(),
             blocks: Vec::new(),
             ready: Vec::new(),
+            last: None,
             asleep: BinaryHeap::new(),
             sleeps: 0,
             loads: vec![0; sms],
@@ -207,6 +212,41 @@ impl Machine {
         }
     }
 
+    /// Which ready thread runs next, where a script chooses: the one that ran last, unless the script departs from that
+    /// before an access to memory. A thread that only waits gives way, which is no departure.
+    fn next_by_script(&mut self) -> usize {
+        let threads = self.ready.len();
+        let running = self
+            .last
+            .and_then(|last| self.ready.iter().position(|ready| *ready == last));
+        match running {
+            Some(at) if self.waiting_bursts >= WAITS_IN_A_ROW => {
+                self.waiting_bursts = 0;
+                (at + 1) % threads.max(1)
+            }
+            Some(at) if self.accesses_memory(at) => {
+                (at + self.rng.below(threads as u32) as usize) % threads.max(1)
+            }
+            Some(at) => at,
+            None => self.rng.below(threads as u32) as usize,
+        }
+    }
+
+    fn accesses_memory(&self, ready: usize) -> bool {
+        let op = || {
+            let (slot, index) = self.ready.get(ready)?;
+            let block = self.blocks.get(*slot as usize)?.as_ref()?;
+            let launch = self.launches.get(block.launch)?.as_ref()?;
+            let thread = block.threads.get(*index as usize)?;
+            launch
+                .program
+                .code
+                .get(thread.pc as usize)
+                .map(|instr| instr.op)
+        };
+        matches!(op(), Some(Op::Ld { .. } | Op::St { .. } | Op::Atom { .. }))
+    }
+
     /// Runs one burst of one thread, then lets devices act.
     fn run_one(
         &mut self,
@@ -214,11 +254,20 @@ impl Machine {
         registers: &RegisterWindow,
         read_only: &[(u64, u64)],
     ) -> Result<(), Box<RunReport>> {
-        let choice = self.rng.below(self.ready.len() as u32) as usize;
-        let limit = 1 + self.rng.below(self.config.max_burst.max(1));
+        let (choice, limit) = match self.rng.script() {
+            None => {
+                let choice = self.rng.below(self.ready.len() as u32);
+                (
+                    choice as usize,
+                    1 + self.rng.below(self.config.max_burst.max(1)),
+                )
+            }
+            Some(_) => (self.next_by_script(), 1),
+        };
         let Some((slot, index)) = self.ready.get(choice).copied() else {
             return Ok(());
         };
+        self.last = Some((slot, index));
         let Some(Some(block)) = self.blocks.get_mut(slot as usize) else {
             return Ok(());
         };

@@ -5,7 +5,7 @@
 
 use warpverbs_sim_bus::{
     Access, Agent, Event, Fault, FenceKind, Memory, MemoryFinding, Order, OrderFault, Party,
-    Posted, Purpose, RmwOp, Rng, Scope, Space,
+    Posted, Purpose, RmwOp, Rng, Scope, Script, Space,
 };
 
 use super::agents::{Agents, Path, reach};
@@ -69,6 +69,11 @@ impl Part {
 impl StrictMemory {
     /// Empty memory, whose devices are observers at system scope; `at_gpu_scope`: at GPU scope.
     pub fn new(seed: u64, at_gpu_scope: bool) -> Self {
+        Self::scripted(seed, None, at_gpu_scope)
+    }
+
+    /// The same; a script, if given, chooses what loads return.
+    pub(crate) fn scripted(seed: u64, script: Option<Script>, at_gpu_scope: bool) -> Self {
         Self {
             flat: FastMemory::new(),
             table: Table::default(),
@@ -77,7 +82,7 @@ impl StrictMemory {
             doorbells: Doorbells::default(),
             findings: Findings::default(),
             // A sequence of its own, so that the scheduler's choices do not depend on those made here.
-            rng: Rng::new(seed ^ 0x7374_7269_6374_6d65),
+            rng: Rng::scripted(seed ^ 0x7374_7269_6374_6d65, script),
             now: 0,
             all_visible: 0,
         }

@@ -269,7 +269,14 @@ fn blocks_beyond_the_device_wait_for_room_and_cooperative_ones_are_refused() {
     assert_eq!(run(small(1), 50), Ok(50));
     // One resident block: the signal never comes.
     let one = GpuConfig { sms: 1, ..small(1) };
-    assert_eq!(report(run(one.clone(), 2)).kind, FailureKind::Livelock);
+    let stuck = report(run(one.clone(), 2));
+    assert_eq!(stuck.kind, FailureKind::Livelock);
+    assert!(
+        stuck
+            .detail
+            .contains("blocks 1 to 1 of `k` have not started: 1 are resident"),
+        "{stuck}"
+    );
     assert_eq!(run(one, 1), Ok(1));
 
     let mut rig = Rig::new(small(3));

@@ -197,6 +197,32 @@ fn the_loss_of_any_one_frame_changes_nothing() {
 }
 
 #[test]
+fn answers_show_a_loss_before_the_timer_does() {
+    // A READ of one packet and a WRITE behind it: request and data of the READ, the WRITE, its acknowledgement. The WRITE shows
+    // the loss of the first two; nothing shows that of the last two.
+    let timeouts = |frame| {
+        let plan = CablePlan {
+            drop: [frame].into(),
+            ..CablePlan::default()
+        };
+        let (mut a, b, cable) = peers(plan, 1);
+        let read = [b.mr.piece(0, 64).remote(), a.mr.piece(0, 64).local()].concat();
+        a.qp.post(&a.rig, Opcode::RdmaRead, SIGNALLED, &read);
+        a.qp.write(&a.rig, a.mr.piece(128, 64), b.mr.piece(128, 64));
+        a.qp.ring(&a.rig);
+        a.rig.run();
+        a.cq.success(&a.rig);
+        a.cq.success(&a.rig);
+        assert_eq!(cable.stats().lost, 1);
+        let stats = a.rig.nic().stats().clone();
+        stats.timeouts
+    };
+    let mut seen: Vec<u64> = (0..4).map(timeouts).collect();
+    seen.sort_unstable();
+    assert_eq!(seen, [0, 0, 1, 1]);
+}
+
+#[test]
 fn duplicates_reordering_and_loss_change_nothing() {
     let twice = CablePlan {
         duplicate_ppm: 1_000_000,

@@ -1,0 +1,235 @@
+//! Mutations of the committed PTX: the memory model finds each fence, scope and store that is missing.
+//!
+//! The default share is a selection; `WARPVERBS_FULL=1` is everything, and with `BLESS=1` writes the table in docs/mutants.md.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod modes;
+mod places;
+mod reached;
+mod survivors;
+mod table;
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use warpverbs::driver::sim::{Check, Scheduler};
+
+use modes::{Effort, Ending, Mode};
+use places::{Kind, Mutant, Place};
+use table::{Row, Table};
+
+/// Seeds within which a change is found.
+const SEEDS: u64 = 20;
+/// Seeds of runs that the host stops, which take longer.
+const STOPPED_SEEDS: u64 = 3;
+/// Seeds for a change that is listed as changing nothing.
+const LISTED_SEEDS: u64 = 4;
+const ITERS: u64 = 30;
+
+fn full() -> bool {
+    std::env::var_os("WARPVERBS_FULL").is_some()
+}
+
+/// Works through a list with as many threads as there are CPUs, at most 4.
+fn each<T: Sync>(work: &[T], act: impl Fn(&T) + Sync) {
+    let next = AtomicUsize::new(0);
+    let threads = std::thread::available_parallelism()
+        .map_or(1, usize::from)
+        .min(4);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some(item) = work.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    act(item);
+                }
+            });
+        }
+    });
+}
+
+/// The places that a mode executes, each with the endings that get there.
+fn places_of(ptx: &str, mode: &Mode, endings: &[Ending]) -> Vec<(Place, Vec<Ending>)> {
+    let mut out: BTreeMap<usize, (Place, Vec<Ending>)> = BTreeMap::new();
+    for ending in endings {
+        for place in reached::reached(ptx, mode, *ending) {
+            out.entry(place.line)
+                .or_insert_with(|| (place, Vec::new()))
+                .1
+                .push(*ending);
+        }
+    }
+    out.into_values().collect()
+}
+
+/// The first seed that finds the change, and what was found.
+fn find(
+    ptx: &str,
+    mode: &Mode,
+    mutant: &Mutant,
+    endings: &[Ending],
+    listed: bool,
+) -> Option<(u64, String)> {
+    let text = mutant.apply(ptx);
+    let seeds = if listed { LISTED_SEEDS } else { SEEDS };
+    let counts = |ending: &Ending, seed| match ending {
+        Ending::Stopped if listed => seed <= 1,
+        Ending::Stopped => seed <= STOPPED_SEEDS,
+        Ending::Done | Ending::Refused => true,
+    };
+    (1..=seeds).find_map(|seed| {
+        let scheduler = match seed % 4 {
+            0 => Scheduler::Converge,
+            _ => Scheduler::Independent,
+        };
+        let endings = endings.iter().filter(|ending| counts(ending, seed));
+        endings.into_iter().find_map(|ending| {
+            let effort = Effort {
+                iters: ITERS,
+                check: Check::Strict,
+                scheduler,
+                seed,
+                ending: *ending,
+            };
+            mode.run(&text, effort).map(|found| (seed, found))
+        })
+    })
+}
+
+#[test]
+fn untouched_kernels_give_no_report() {
+    let ptx = common::embedded_ptx();
+    let seeds = if full() { 200 } else { 4 };
+    let wrong = Mutex::new(Vec::new());
+    let runs = AtomicUsize::new(0);
+    each(&Mode::all(), |mode| {
+        for seed in 1..=seeds {
+            for ending in Ending::ALL {
+                if ending == Ending::Stopped && seed > seeds / 10 + 1 {
+                    continue;
+                }
+                for scheduler in [Scheduler::Independent, Scheduler::Converge] {
+                    for check in [Check::Strict, Check::Gpu] {
+                        let effort = Effort {
+                            iters: ITERS,
+                            check,
+                            scheduler,
+                            seed,
+                            ending,
+                        };
+                        runs.fetch_add(1, Ordering::Relaxed);
+                        if let Some(found) = mode.run(ptx, effort) {
+                            wrong
+                                .lock()
+                                .unwrap()
+                                .push(format!("{mode}, {effort:?}: {found}"));
+                        }
+                    }
+                }
+            }
+        }
+    });
+    let wrong = wrong.into_inner().unwrap();
+    assert!(
+        wrong.is_empty(),
+        "{} of {runs:?} runs:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
+}
+
+/// What the default share leaves out: each costs seconds, or is the same elsewhere.
+fn in_default_share(mode: &Mode, kind: Kind) -> bool {
+    use warpverbs::{CqForm, Doorbell, Sharing};
+    let modes = [
+        (
+            "wv_write_bw",
+            Sharing::Exclusive,
+            Doorbell::Db,
+            CqForm::Collapsed,
+        ),
+        ("wv_write_bw", Sharing::Gpu, Doorbell::DbEarly, CqForm::Ring),
+        ("wv_read_bw", Sharing::Gpu, Doorbell::Db, CqForm::Collapsed),
+        (
+            "wv_write_lat",
+            Sharing::Exclusive,
+            Doorbell::Db,
+            CqForm::Ring,
+        ),
+    ];
+    modes.contains(&(mode.kernel, mode.sharing, mode.doorbell, mode.cq))
+        && !matches!(kind, Kind::Cta | Kind::Weak)
+}
+
+#[test]
+fn every_change_is_found_or_changes_nothing() {
+    let ptx = common::embedded_ptx();
+    let table = Mutex::new(Table::default());
+    let wrong = Mutex::new(Vec::new());
+    let modes: Vec<Mode> = Mode::all()
+        .into_iter()
+        .filter(|mode| full() || in_default_share(mode, Kind::NoFence))
+        .collect();
+    let endings = if full() {
+        &Ending::ALL[..]
+    } else {
+        &Ending::ALL[..2]
+    };
+    each(&modes, |mode| {
+        let started = std::time::Instant::now();
+        for (place, endings) in places_of(ptx, mode, endings) {
+            for mutant in places::mutants(ptx, &place) {
+                let reason = survivors::reason(mode, &mutant);
+                let open = survivors::open(mode, &mutant);
+                if !full() && (reason.or(open).is_some() || !in_default_share(mode, mutant.kind)) {
+                    continue;
+                }
+                let found = find(ptx, mode, &mutant, &endings, reason.is_some());
+                let (kind, name, line) = (mutant.kind, &mutant.place.name, mutant.place.line + 1);
+                let says =
+                    format!("{mode}: {kind} at `{name}`, PTX line {line}, reached by {endings:?}");
+                match (&found, reason) {
+                    (None, None) if open.is_none() => {
+                        wrong.lock().unwrap().push(format!("{says}: not found"))
+                    }
+                    (Some((seed, what)), Some(_)) => {
+                        let text = format!(
+                            "{says}: found by seed {seed}, but listed as changing nothing: {what}"
+                        );
+                        wrong.lock().unwrap().push(text);
+                    }
+                    _ => {}
+                }
+                table.lock().unwrap().add(Row {
+                    kernel: mode.kernel,
+                    kind,
+                    place: name.clone(),
+                    seed: found.map(|(seed, _)| seed),
+                    reason: reason.or(open),
+                });
+            }
+        }
+        println!("{mode}: {:.0?}", started.elapsed());
+    });
+    let table = table.into_inner().unwrap();
+    let wrong = wrong.into_inner().unwrap();
+    println!("{}", table.summary());
+    if full() {
+        table::bless(&table.to_markdown());
+    }
+    assert!(
+        wrong.is_empty(),
+        "{}\n{}",
+        table.summary(),
+        wrong.join("\n")
+    );
+    if full() {
+        table::compare(&table.to_markdown());
+    }
+}
+
+#[test]
+fn the_table_in_the_docs_is_current_in_form() {
+    table::check_form(&table::committed());
+}

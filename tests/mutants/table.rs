@@ -1,0 +1,146 @@
+//! The table in docs/mutants.md.
+//!
+//! Knows: how it is written. Must not know: how changes are found.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use crate::places::Kind;
+use crate::survivors::{OPEN, SURVIVORS};
+
+const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/mutants.md");
+const HEAD: &str = "| kernel | change | made | found | by seed | not found |";
+
+/// One change and what came of it.
+pub(crate) struct Row {
+    pub(crate) kernel: &'static str,
+    pub(crate) kind: Kind,
+    pub(crate) place: String,
+    /// The seed that found it.
+    pub(crate) seed: Option<u64>,
+    pub(crate) reason: Option<&'static str>,
+}
+
+/// All of them.
+#[derive(Default)]
+pub(crate) struct Table {
+    rows: Vec<Row>,
+}
+
+impl Table {
+    pub(crate) fn add(&mut self, row: Row) {
+        self.rows.push(row);
+    }
+
+    pub(crate) fn summary(&self) -> String {
+        let found = self.rows.iter().filter(|row| row.seed.is_some()).count();
+        let known = self
+            .rows
+            .iter()
+            .filter(|row| row.seed.is_none() && row.reason.is_some())
+            .count();
+        format!(
+            "{} changes, {found} found, {known} that are not, each for a reason below",
+            self.rows.len()
+        )
+    }
+
+    pub(crate) fn to_markdown(&self) -> String {
+        let mut out = String::from(
+            "# Mutations of the committed PTX\n\n\
+             Written by `WARPVERBS_FULL=1 BLESS=1 cargo test --test mutants`. Each change is made to each place that a mode of a\n\
+             kernel executes (sharing, doorbell and CQ form; runs that complete, that are refused and that are stopped), and run\n\
+             with at most 20 seeds under `strict`. Found: a report, a fault, or wrong bytes. \"By seed\" is the largest number of\n\
+             seeds that one of them took.\n\n",
+        );
+        let _ = writeln!(
+            out,
+            "{}\n\n{HEAD}\n|---|---|---|---|---|---|",
+            self.summary()
+        );
+        let mut cells: BTreeMap<(&str, Kind), (u32, u32, u64, u32)> = BTreeMap::new();
+        for row in &self.rows {
+            let cell = cells.entry((row.kernel, row.kind)).or_default();
+            cell.0 += 1;
+            match row.seed {
+                Some(seed) => {
+                    cell.1 += 1;
+                    cell.2 = cell.2.max(seed);
+                }
+                None => cell.3 += 1,
+            }
+        }
+        for ((kernel, kind), (made, found, seed, rest)) in cells {
+            let seed = if found > 0 {
+                seed.to_string()
+            } else {
+                "-".into()
+            };
+            let _ = writeln!(
+                out,
+                "| `{kernel}` | {kind} | {made} | {found} | {seed} | {rest} |"
+            );
+        }
+        out += "\n## Changes that are not found, and why\n";
+        let mut reasons = BTreeMap::<&str, (u32, BTreeSet<(Kind, &str)>)>::new();
+        for row in self.rows.iter().filter(|row| row.seed.is_none()) {
+            let entry = reasons
+                .entry(row.reason.unwrap_or("no reason is known"))
+                .or_default();
+            entry.0 += 1;
+            entry.1.insert((row.kind, &row.place));
+        }
+        for (reason, (count, places)) in reasons {
+            let _ = writeln!(out, "\n{reason}\n\n{count} changes:\n");
+            for (kind, place) in places {
+                let _ = writeln!(out, "- {kind}: `{place}`");
+            }
+        }
+        out
+    }
+}
+
+/// What is committed.
+pub(crate) fn committed() -> String {
+    std::fs::read_to_string(PATH).unwrap_or_default()
+}
+
+/// With `BLESS`, replaces what is committed.
+pub(crate) fn bless(table: &str) {
+    if std::env::var_os("BLESS").is_some() {
+        std::fs::write(PATH, table).unwrap();
+    }
+}
+
+/// Compares with what is committed.
+pub(crate) fn compare(table: &str) {
+    assert_eq!(
+        committed(),
+        table,
+        "docs/mutants.md is old: BLESS=1 rewrites it"
+    );
+}
+
+/// The table names each kernel, each kind of change, and each reason that is still given.
+pub(crate) fn check_form(table: &str) {
+    assert!(
+        table.contains(HEAD),
+        "docs/mutants.md has another form: write it again"
+    );
+    for kernel in ["wv_write_bw", "wv_read_bw", "wv_write_lat"] {
+        for kind in Kind::ALL {
+            assert!(
+                table.contains(&format!("| `{kernel}` | {kind} |")),
+                "no row for {kind} of {kernel}"
+            );
+        }
+    }
+    for survivor in SURVIVORS.iter().chain(OPEN) {
+        assert!(
+            table.contains(survivor.why),
+            "a reason is not in docs/mutants.md: {}",
+            survivor.why
+        );
+    }
+    assert!(!table.contains("no reason is known"));
+}
