@@ -409,7 +409,7 @@ fn a_flipped_byte_of_a_wqe_is_found() {
     for (byte, words) in [
         (3, "opcode 0x18"),
         (5, "QP number 0x1101"),
-        (7, "the WQE ends behind producer"),
+        (7, "inline data"),
         (8, "byte 8 of the WQE"),
         (25, "remote access error"),
         (35, "local protection error"),
