@@ -65,6 +65,8 @@ pub(crate) fn run(plan: &Plan, session: &Session) -> Result<Outcome, Failure> {
     let ran = session.wait(plan, &mut run)?;
     Ok(Outcome::ended(
         &ran,
+        plan.size,
+        session.bytes_moved(),
         data::difference("destination", &to.to_vec()?, &sent),
     ))
 }

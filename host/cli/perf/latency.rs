@@ -77,7 +77,12 @@ pub(crate) fn run(plan: &Plan, session: &Session) -> Result<Outcome, Failure> {
         let arrived = ends[at].inbox.0.to_vec()?.split_off(start);
         difference = difference.or(data::difference(place, &arrived, &expected));
     }
-    Ok(Outcome::ended(&ran, difference))
+    Ok(Outcome::ended(
+        &ran,
+        plan.size,
+        session.bytes_moved(),
+        difference,
+    ))
 }
 
 /// Bytes of the sequence number at a message's end.

@@ -24,11 +24,24 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// A kernel that ended, and where its data differs from what should have arrived.
-    pub(crate) fn ended(ran: &RunReport, difference: Option<String>) -> Self {
+    /// A kernel that ended, where its data differs from what should have arrived, and how many bytes the NICs wrote:
+    /// buffers are used in turn, so the comparison alone shows only the last operation on each.
+    pub(crate) fn ended(
+        ran: &RunReport,
+        size: u32,
+        moved: u64,
+        difference: Option<String>,
+    ) -> Self {
         let mut problems = Vec::new();
         problems.extend(ran.check().err().map(|error| one_line(&error)));
         problems.extend(difference);
+        let due = ran.completed() * u64::from(size);
+        if problems.is_empty() && moved != due {
+            problems.push(format!(
+                "the NICs wrote {moved} bytes, where {} operations of {size} bytes write {due}",
+                ran.completed()
+            ));
+        }
         Self {
             ops: ran.completed(),
             posted: ran.threads.iter().map(|thread| thread.posted).sum(),
@@ -283,4 +296,34 @@ fn per_op(
 ) -> Option<f64> {
     let counted = count(&counters?.phases[phase as usize]);
     (posted > 0).then(|| counted as f64 / posted as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use warpverbs::ThreadReport;
+
+    use super::*;
+
+    #[test]
+    fn operations_that_moved_nothing_are_noticed() {
+        let ran = RunReport {
+            kernel: "wv_write_bw",
+            expected: 10,
+            threads: vec![ThreadReport {
+                posted: 10,
+                completed: 10,
+                error: None,
+                start_ns: 0,
+                end_ns: 1,
+            }],
+            counters: None,
+            stalls: Vec::new(),
+        };
+        assert!(Outcome::ended(&ran, 8, 80, None).problems.is_empty());
+        let problems = Outcome::ended(&ran, 8, 72, None).problems;
+        assert_eq!(
+            problems,
+            ["the NICs wrote 72 bytes, where 10 operations of 8 bytes write 80"]
+        );
+    }
 }

@@ -92,6 +92,14 @@ impl Session {
         self.gpu.name()
     }
 
+    /// Bytes of messages that the NICs wrote to memory so far.
+    pub(crate) fn bytes_moved(&self) -> u64 {
+        (0..)
+            .map_while(|nic| self.world.nic_stats_at(nic))
+            .map(|stats| stats.bytes_written)
+            .sum()
+    }
+
     /// Two queue pairs, connected with each other: one of the near NIC, one of the far.
     pub(crate) fn pair(&self, plan: &Plan) -> Result<(QueuePair, QueuePair), Failure> {
         let config = QpConfig::default()

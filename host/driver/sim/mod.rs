@@ -141,6 +141,13 @@ impl World {
         self.with_nic(|model| model.stats().clone())
     }
 
+    /// What NIC number `index` counted, if there is one.
+    pub fn nic_stats_at(&self, index: usize) -> Option<NicStats> {
+        let model = &self.nics.get(index)?.model;
+        let model = model.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(model.stats().clone())
+    }
+
     /// Looks at, or changes, the model of the first NIC: to inject faults, for example. Make no
     /// driver call meanwhile.
     pub fn with_nic<T>(&self, look: impl FnOnce(&mut NicModel) -> T) -> T {
