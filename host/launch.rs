@@ -16,7 +16,7 @@ use crate::error::{Error, Refused, Result};
 use crate::export::ExportedQp;
 use crate::module::{Kernel, ModuleNode};
 use crate::resource::{Attached, Context, GpuContext, GpuMemory, Kept, MemoryNode, Mr, MrNode};
-use crate::teardown::{Graph, Node, Pin, Shared, Slot, Stage, building, poll};
+use crate::teardown::{Graph, Node, Pin, Shared, Slot, Stage, building, deadline_after, poll};
 
 /// What a kernel may touch. It borrows what it names, so nothing of it is given up before the launch; the launch then
 /// keeps all of it until the kernel has finished.
@@ -291,7 +291,7 @@ impl Launch {
     /// kernel that finished on the stream, where the GPU can count: this one, unless a later one
     /// has finished too. After a timeout the kernel still runs: wait again, or stop its QPs first.
     pub fn wait(&mut self, deadline: Duration) -> Result<Option<LaunchCounters>> {
-        poll("a kernel", Instant::now() + deadline, || self.is_finished())?;
+        poll("a kernel", deadline_after(deadline), || self.is_finished())?;
         Ok(self.gpu.driver().counters(self.stream))
     }
 

@@ -771,3 +771,14 @@ fn closing_stops_a_kernel_that_looks_at_its_stop_word() {
     drop(run);
     close_all(bench);
 }
+
+#[test]
+fn no_time_is_too_long_to_wait() {
+    let mut bench = bench();
+    let mut run = launch(&bench, false);
+    run.wait(Duration::MAX).unwrap().check().unwrap();
+    drop(run);
+    bench.qps.remove(0).close_within(Duration::MAX).unwrap();
+    bench.nic.clone().close_within(Duration::MAX).unwrap();
+    bench.gpu.clone().close_within(Duration::MAX).unwrap();
+}

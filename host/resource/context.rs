@@ -1,7 +1,7 @@
 //! The NIC, opened, with its capabilities.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use warpverbs_wire::abi::MAX_SQ_DEPTH;
 use warpverbs_wire::prm::hca_cap::{GeneralCaps, RoceCaps, TimestampCap};
@@ -10,7 +10,7 @@ use warpverbs_wire::prm::query_hca_cap::Query;
 use super::mailbox;
 use crate::driver::{DriverError, DriverErrorKind, Nic};
 use crate::error::{Error, Refused, Result};
-use crate::teardown::{CloseReport, Entered, GRACE, Graph, Retained, untold};
+use crate::teardown::{CloseReport, Entered, GRACE, Graph, Retained, deadline_after, untold};
 
 /// A NIC, opened. Clones are the same NIC.
 #[derive(Clone, Debug)]
@@ -108,7 +108,7 @@ impl Context {
 
     /// As [`Self::close`], with the time that kernels and outstanding work may take.
     pub fn close_within(self, time: Duration) -> Result<CloseReport, Refused<Self>> {
-        let report = self.0.graph.close(Instant::now() + time);
+        let report = self.0.graph.close(deadline_after(time));
         report
             .into_result()
             .map_err(|error| Refused { error, value: self })
@@ -121,7 +121,7 @@ impl Context {
 
     /// Tries to destroy what is retained, and returns what still is.
     pub fn retry_retained(&self) -> Vec<Retained> {
-        self.0.graph.retry(Instant::now() + GRACE)
+        self.0.graph.retry(deadline_after(GRACE))
     }
 
     /// Undoes a driver call. On a NIC that is gone there is nothing to undo.

@@ -5,12 +5,13 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::driver::{DriverError, Gpu, WriteOrdering};
 use crate::error::{Error, Refused, Result};
 use crate::teardown::{
-    CloseReport, Entered, GRACE, Graph, Node, Pin, Retained, Shared, Slot, building, untold,
+    CloseReport, Entered, GRACE, Graph, Node, Pin, Retained, Shared, Slot, building,
+    deadline_after, untold,
 };
 
 /// A GPU, opened. Clones are the same GPU.
@@ -101,7 +102,7 @@ impl GpuContext {
 
     /// As [`Self::close`], with the time that kernels may take.
     pub fn close_within(self, time: Duration) -> Result<CloseReport, Refused<Self>> {
-        let report = self.0.graph.close(Instant::now() + time);
+        let report = self.0.graph.close(deadline_after(time));
         report
             .into_result()
             .map_err(|error| Refused { error, value: self })
@@ -114,7 +115,7 @@ impl GpuContext {
 
     /// Tries to destroy what is retained, and returns what still is.
     pub fn retry_retained(&self) -> Vec<Retained> {
-        self.0.graph.retry(Instant::now() + GRACE)
+        self.0.graph.retry(deadline_after(GRACE))
     }
 
     pub(crate) fn graph(&self) -> &Graph {

@@ -3,7 +3,7 @@
 //! Knows: how it is created, connected and reset, and what must outlive it.
 //! Must not know: GPU threads.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use warpverbs_wire::prm::ads::Ads;
 use warpverbs_wire::prm::qpc::{
@@ -17,7 +17,7 @@ use super::{Context, GpuContext, HostWord, Pd, QpConfig, mailbox};
 use crate::connect::{ConnectInfo, InfoError};
 use crate::driver::{Access, GidEntry, GidKind, LinkLayer, Nic, PortInfo};
 use crate::error::{Error, Refused, Result};
-use crate::teardown::{CloseReport, GRACE, Node, Shared, Stage, attach, building};
+use crate::teardown::{CloseReport, GRACE, Node, Shared, Stage, attach, building, deadline_after};
 
 /// The GID that a QP sends from.
 #[derive(Clone, Copy, Debug)]
@@ -221,7 +221,7 @@ impl QueuePair {
     /// again goes on where it stopped.
     pub fn reset(&mut self) -> Result<()> {
         let _entered = self.pd.context().enter()?;
-        self.node.visit(|qp| qp.reset(Instant::now() + GRACE))??;
+        self.node.visit(|qp| qp.reset(deadline_after(GRACE)))??;
         self.generation = self.generation.wrapping_add(1);
         tracing::debug!(qpn = self.qpn, "QP reset");
         Ok(())
@@ -251,7 +251,7 @@ impl QueuePair {
         let mut slots = self.queues.slots();
         slots.push(self.node.slot());
         let graph = self.pd.context().graph();
-        graph.sweep(slots, Instant::now() + time).into_result()
+        graph.sweep(slots, deadline_after(time)).into_result()
     }
 
     fn info(&self) -> ConnectInfo {

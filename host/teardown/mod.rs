@@ -314,6 +314,12 @@ const EAGER_QUERIES: u32 = 64;
 /// How long it sleeps.
 const NAP: Duration = Duration::from_micros(50);
 
+/// The moment when `time` has passed. A time too long for the clock is as good as a century.
+pub(crate) fn deadline_after(time: Duration) -> Instant {
+    const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+    Instant::now() + time.min(CENTURY)
+}
+
 /// Calls `look` until it says that it is done, at least a few times, and at most until the deadline.
 pub(crate) fn poll(
     what: &'static str,

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::plan::{Role, Verdict};
 use super::{Call, Device, Faults, Outcome};
@@ -13,6 +13,7 @@ use crate::driver::{
     MemoryRegion, MrInfo, Nic, NicHandle, PdInfo, PortInfo, Progress, UarInfo, UarKind, UmemInfo,
     WriteOrdering,
 };
+use crate::teardown::deadline_after;
 
 type Result<T> = std::result::Result<T, DriverError>;
 
@@ -49,9 +50,7 @@ impl<T: ?Sized> Faulty<T> {
         match verdict {
             Verdict::Pass => {}
             Verdict::Delay(time) => {
-                // A delay of centuries has no end.
-                let century = Duration::from_secs(3_000_000_000);
-                pending.insert((name, object), Instant::now() + time.min(century));
+                pending.insert((name, object), deadline_after(time));
             }
             Verdict::Fail(kind) => injected = Some(kind),
             Verdict::Die => self.device.die(),
