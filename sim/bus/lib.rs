@@ -82,18 +82,27 @@ impl BusState {
         self.devices.len()
     }
 
+    /// DMA of device number `index`, for whoever drives the device itself.
+    pub fn dma(&mut self, index: usize) -> impl Dma + '_ {
+        View {
+            agent: Agent::Device(index as u16),
+            memory: self.memory.as_mut(),
+            host: &self.host,
+        }
+    }
+
     /// Lets device `index` take one step. An unknown device is idle.
     pub fn step_device(&mut self, index: usize) -> Step {
-        let Some(device) = self.devices.get(index).cloned() else {
+        let Some(device) = self.devices.get(index) else {
             return Step::Idle;
         };
         let number = index as u16;
         let mut view = View {
             agent: Agent::Device(number),
             memory: self.memory.as_mut(),
-            host: &mut self.host,
+            host: &self.host,
         };
-        let mut device = lock_device(&device);
+        let mut device = lock_device(device);
         let arrived = view.memory.arrive(number);
         if let Some(posted) = arrived
             && let Err(fault) = device.mmio_arrives(posted.offset, posted.bytes(), &mut view)
@@ -176,7 +185,7 @@ fn lock_device(device: &Mutex<dyn Device>) -> MutexGuard<'_, dyn Device + 'stati
 struct View<'a> {
     agent: Agent,
     memory: &'a mut dyn Memory,
-    host: &'a mut HostWindows,
+    host: &'a HostWindows,
 }
 
 impl Dma for View<'_> {

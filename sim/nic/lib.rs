@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod answer;
+mod background;
 mod cable;
 mod command;
 mod completion;
@@ -31,6 +32,8 @@ mod packet;
 mod port;
 mod qp;
 mod receive;
+mod records;
+mod registers;
 mod requester;
 mod respond;
 mod responder;
@@ -48,6 +51,7 @@ mod uar;
 mod umem;
 mod work;
 
+pub use background::{Background, HostCall};
 pub use cable::{Cable, CableEnd, CablePlan, CableStats};
 pub use config::{GidEntry, GidKind, LinkLayer, NicConfig, PortInfo};
 pub use error::NicError;
