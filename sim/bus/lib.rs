@@ -21,6 +21,7 @@ mod memory;
 mod rng;
 mod script;
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use addr::{BAR_SIZE, Region, bar_base, region_of};
@@ -37,6 +38,8 @@ pub use script::Script;
 /// The bus: one lock over memory and the list of devices.
 pub struct Bus {
     state: Mutex<BusState>,
+    /// Who waits for the lock.
+    waiting: AtomicU32,
 }
 
 /// What the lock protects.
@@ -60,12 +63,21 @@ impl Bus {
                 dmabufs: DmabufTable::default(),
                 devices: Vec::new(),
             }),
+            waiting: AtomicU32::new(0),
         })
     }
 
     /// Locks the bus. A panic while it was held does not poison it: the state is only counters and bytes.
     pub fn lock(&self) -> MutexGuard<'_, BusState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        state
+    }
+
+    /// True if someone waits for the lock. A mutex is not fair: who takes it again and again looks here in between.
+    pub fn is_wanted(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
     }
 
     /// Attaches a device and returns its number; its BAR is at [`bar_base`] of that number.

@@ -263,7 +263,9 @@ impl Shared {
 
     /// Lets host calls that wait have the locks: a mutex is not fair.
     fn make_room(&self) {
-        while self.callers.load(Ordering::SeqCst) > 0 && !self.stop.load(Ordering::SeqCst) {
+        while (self.callers.load(Ordering::SeqCst) > 0 || self.bus.is_wanted())
+            && !self.stop.load(Ordering::SeqCst)
+        {
             thread::yield_now();
         }
     }
