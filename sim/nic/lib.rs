@@ -51,7 +51,7 @@ mod uar;
 mod umem;
 mod work;
 
-pub use background::{Background, HostCall};
+pub use background::{Background, EventSink, HostCall};
 pub use cable::{Cable, CableEnd, CablePlan, CableStats};
 pub use config::{GidEntry, GidKind, LinkLayer, NicConfig, PortInfo};
 pub use error::NicError;
