@@ -2,11 +2,11 @@
 //!
 //! Knows: how a CPU performs what `nvptx` does in PTX. Must not know: queues.
 //!
-//! All scopes are the same here. An address is a pointer whose provenance was exposed; under loom it is a key into
+//! Scopes that threads share are the same here. An address is a pointer whose provenance was exposed; under loom it is a key into
 //! [`modelled`] memory, so that the code above runs unchanged on numbers that point nowhere.
 #![allow(unsafe_code)]
 
-use crate::scope::{Gpu, Scope, Sys};
+use crate::scope::{Gpu, Plain, Scope, Sys};
 
 #[cfg(loom)]
 pub(crate) use modelled::spin_hint;
@@ -20,7 +20,7 @@ use real as memory;
 
 /// An address.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Global(u64);
+pub struct Global(u64);
 
 impl Global {
     /// The address of a pointer.
@@ -35,18 +35,15 @@ impl Global {
 }
 
 macro_rules! scope {
-    ($($scope:ident)*) => {$(
+    ($($scope:ident: $acquire:ident $release:ident;)*) => {$(
         impl Scope for $scope {
-            fn fence() {
-                memory::fence_here();
-            }
             unsafe fn load_relaxed<const OFFSET: usize>(at: Global) -> u64 {
                 // SAFETY: the caller's (see `Scope`).
                 unsafe { memory::load(at.0 + OFFSET as u64, memory::Ordering::Relaxed) }
             }
             unsafe fn load_acquire<const OFFSET: usize>(at: Global) -> u64 {
                 // SAFETY: the caller's (see `Scope`).
-                unsafe { memory::load(at.0 + OFFSET as u64, memory::Ordering::Acquire) }
+                unsafe { memory::load(at.0 + OFFSET as u64, memory::Ordering::$acquire) }
             }
             unsafe fn store_relaxed<const OFFSET: usize>(at: Global, value: u64) {
                 // SAFETY: the caller's (see `Scope`).
@@ -54,7 +51,7 @@ macro_rules! scope {
             }
             unsafe fn store_release<const OFFSET: usize>(at: Global, value: u64) {
                 // SAFETY: the caller's (see `Scope`).
-                unsafe { memory::store(at.0 + OFFSET as u64, value, memory::Ordering::Release) }
+                unsafe { memory::store(at.0 + OFFSET as u64, value, memory::Ordering::$release) }
             }
             unsafe fn add_relaxed<const OFFSET: usize>(at: Global, value: u64) -> u64 {
                 // SAFETY: the caller's (see `Scope`).
@@ -95,7 +92,12 @@ macro_rules! scope {
         }
     )*};
 }
-scope!(Gpu Sys);
+scope!(Plain: Relaxed Relaxed; Gpu: Acquire Release; Sys: Acquire Release;);
+
+/// Acquire-release fence.
+pub(crate) fn fence_sys() {
+    memory::fence_here();
+}
 
 /// Loads a word that is never written meanwhile.
 ///
