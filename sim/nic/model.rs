@@ -18,6 +18,7 @@ use crate::findings::{Finding, FindingKind, Findings};
 use crate::keys::{MKey, MrKeys, Rights};
 use crate::link::Link;
 use crate::objects::{ObjectId, ObjectKind, Objects};
+use crate::packet::mac_number;
 use crate::port::Port;
 use crate::qp::Qp;
 use crate::schedule::{Schedule, Turn};
@@ -563,6 +564,10 @@ impl NicModel {
 impl Device for NicModel {
     fn name(&self) -> &str {
         &self.config.name
+    }
+
+    fn address(&self) -> Option<u64> {
+        Some(mac_number(self.config.mac))
     }
 
     fn step(&mut self, dma: &mut dyn Dma) -> Step {
