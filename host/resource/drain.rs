@@ -7,8 +7,6 @@
 //! but never rung never flush. So the host adds one signalled NOP, the marker, in the WQEBB at the record's index, which
 //! devices never use (rule O11): when its CQE appears, whatever its status, everything before it has retired.
 
-use std::time::Instant;
-
 use warpverbs_wire::prm::query_qp;
 use warpverbs_wire::wqe::{Opcode, SIGNALLED, WQEBB, control, control_head, qpn_ds};
 
@@ -16,7 +14,7 @@ use super::queues::Queues;
 use super::{Context, GpuContext, mailbox};
 use crate::driver::NicHandle;
 use crate::error::{Error, Result};
-use crate::teardown::poll;
+use crate::teardown::{Wait, poll};
 
 /// The QP to drain.
 pub(super) struct Drain<'a> {
@@ -29,23 +27,23 @@ pub(super) struct Drain<'a> {
 
 impl Drain<'_> {
     /// Waits. `marker` is the index of the marker once it is posted: a later attempt goes on with it.
-    pub(super) fn run(&self, marker: &mut Option<u16>, deadline: Instant) -> Result<()> {
+    pub(super) fn run(&self, marker: &mut Option<u16>, wait: Wait) -> Result<()> {
         if !self.gpu.is_alive() {
             // Neither can be written, nor the record read: the NIC's own counters are all there is.
-            return self.by_counters(None, deadline);
+            return self.by_counters(None, wait);
         }
-        match self.by_marker(marker, deadline) {
-            Err(_) if !self.gpu.is_alive() => self.by_counters(None, deadline),
-            // The marker's CQE may be lost; the counters know.
-            Err(Error::Timeout { .. }) => {
+        match self.by_marker(marker, wait) {
+            Err(_) if !self.gpu.is_alive() => self.by_counters(None, wait),
+            // The marker's CQE may be lost; the counters know. Asked last: a CQE that is on its way is better waited for.
+            Err(Error::Timeout { .. }) if wait.is_last() => {
                 let dbr = self.queues.produced()?.dbr;
-                self.by_counters(Some(dbr), deadline)
+                self.by_counters(Some(dbr), wait)
             }
             done => done,
         }
     }
 
-    fn by_marker(&self, marker: &mut Option<u16>, deadline: Instant) -> Result<()> {
+    fn by_marker(&self, marker: &mut Option<u16>, wait: Wait) -> Result<()> {
         let index = match *marker {
             Some(index) => index,
             None => {
@@ -57,7 +55,7 @@ impl Drain<'_> {
                 let (hw, _) = self.counters()?;
                 if (produced.dbr.wrapping_sub(hw) as i16) < 0 {
                     // The record is behind what was rung and executed: a marker there would not be looked at.
-                    return self.by_counters(Some(produced.dbr), deadline);
+                    return self.by_counters(Some(produced.dbr), wait);
                 }
                 produced.dbr
             }
@@ -66,7 +64,7 @@ impl Drain<'_> {
             self.post(index)?;
             *marker = Some(index);
         }
-        poll("the drain of a QP", deadline, || {
+        poll("the drain of a QP", wait, || {
             let tails = self.queues.cqe_tails()?;
             Ok(tails
                 .iter()
@@ -111,10 +109,9 @@ impl Drain<'_> {
     }
 
     /// Waits until the NIC's consumer has reached its producer, and the record if that is known.
-    fn by_counters(&self, dbr: Option<u16>, deadline: Instant) -> Result<()> {
+    fn by_counters(&self, dbr: Option<u16>, wait: Wait) -> Result<()> {
         let mut pending = 0;
-        let started = Instant::now();
-        let drained = poll("the drain of a QP", deadline, || {
+        let drained = poll("the drain of a QP", wait, || {
             let (hw, sw) = self.counters()?;
             pending = sw.wrapping_sub(hw);
             // A record behind the consumer: what was rung without it has been executed.
@@ -126,7 +123,7 @@ impl Drain<'_> {
             Err(Error::Timeout { .. }) => Err(Error::Undrained {
                 qpn: self.qpn,
                 pending,
-                waited: started.elapsed(),
+                waited: wait.elapsed(),
             }),
             done => done,
         }
