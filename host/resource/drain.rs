@@ -7,6 +7,8 @@
 //! but never rung never flush. So the host adds one signalled NOP, the marker, in the WQEBB at the record's index, which
 //! devices never use (rule O11): when its CQE appears, whatever its status, everything before it has retired.
 
+use std::time::Instant;
+
 use warpverbs_wire::prm::query_qp;
 use warpverbs_wire::wqe::{Opcode, SIGNALLED, WQEBB, control, control_head, qpn_ds};
 
@@ -15,6 +17,14 @@ use super::{Context, GpuContext, mailbox};
 use crate::driver::NicHandle;
 use crate::error::{Error, Result};
 use crate::teardown::{Wait, poll};
+
+/// The marker, posted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Marker {
+    index: u16,
+    /// When the doorbell was last rung for it.
+    rung: Instant,
+}
 
 /// The QP to drain.
 pub(super) struct Drain<'a> {
@@ -26,8 +36,8 @@ pub(super) struct Drain<'a> {
 }
 
 impl Drain<'_> {
-    /// Waits. `marker` is the index of the marker once it is posted: a later attempt goes on with it.
-    pub(super) fn run(&self, marker: &mut Option<u16>, wait: Wait) -> Result<()> {
+    /// Waits. `marker` is set once it is posted: a later attempt goes on with it.
+    pub(super) fn run(&self, marker: &mut Option<Marker>, wait: Wait) -> Result<()> {
         if !self.gpu.is_alive() {
             // Neither can be written, nor the record read: the NIC's own counters are all there is.
             return self.by_counters(None, wait);
@@ -43,9 +53,16 @@ impl Drain<'_> {
         }
     }
 
-    fn by_marker(&self, marker: &mut Option<u16>, wait: Wait) -> Result<()> {
-        let index = match *marker {
-            Some(index) => index,
+    fn by_marker(&self, marker: &mut Option<Marker>, wait: Wait) -> Result<()> {
+        let index = match marker {
+            Some(posted) => {
+                if posted.rung < wait.began() {
+                    // An earlier attempt was in vain: the NIC may have missed the doorbell.
+                    self.ring(posted.index)?;
+                    posted.rung = Instant::now();
+                }
+                posted.index
+            }
             None => {
                 let produced = self.queues.produced()?;
                 if produced.dbr == produced.completed as u16 {
@@ -57,13 +74,13 @@ impl Drain<'_> {
                     // The record is behind what was rung and executed: a marker there would not be looked at.
                     return self.by_counters(Some(produced.dbr), wait);
                 }
-                produced.dbr
+                let index = produced.dbr;
+                self.post(index)?;
+                let rung = Instant::now();
+                *marker = Some(Marker { index, rung });
+                index
             }
         };
-        if marker.is_none() {
-            self.post(index)?;
-            *marker = Some(index);
-        }
         poll("the drain of a QP", wait, || {
             let tails = self.queues.cqe_tails()?;
             Ok(tails
@@ -81,31 +98,35 @@ impl Drain<'_> {
                 self.queues.clear_cqe(slot)?;
             }
         }
-        let head = control_head(index.into(), Opcode::Nop, qpn_ds(self.qpn, 1));
         let mut wqebb = [0; WQEBB];
         for (to, from) in wqebb.iter_mut().zip(
-            control(head, SIGNALLED, 0)
+            control(self.head(index), SIGNALLED, 0)
                 .iter()
                 .flat_map(|word| word.to_le_bytes()),
         ) {
             *to = from;
         }
         self.queues.write_wqebb(index, &wqebb)?;
-        self.ring(index, head)
-    }
-
-    fn ring(&self, index: u16, head: u64) -> Result<()> {
         self.queues.write_record(index.wrapping_add(1))?;
-        let rung = self
-            .context
-            .driver()
-            .ring_doorbell(self.queues.uar().handle(), head.to_le_bytes())
-            .map_err(Error::driver("ring the doorbell for the drain"));
+        let rung = self.ring(index);
         if rung.is_err() {
             // The next attempt posts the marker again, at the same index.
             self.queues.write_record(index)?;
         }
         rung
+    }
+
+    fn ring(&self, index: u16) -> Result<()> {
+        let head = self.head(index).to_le_bytes();
+        self.context
+            .driver()
+            .ring_doorbell(self.queues.uar().handle(), head)
+            .map_err(Error::driver("ring the doorbell for the drain"))
+    }
+
+    /// The first 8 bytes of the marker: what a doorbell carries.
+    fn head(&self, index: u16) -> u64 {
+        control_head(index.into(), Opcode::Nop, qpn_ds(self.qpn, 1))
     }
 
     /// Waits until the NIC's consumer has reached its producer, and the record if that is known.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use warpverbs_wire::prm::{Command, qp_2err, qp_2rst};
 
 use super::cq::CqNode;
-use super::drain::Drain;
+use super::drain::{Drain, Marker};
 use super::gpu::HostWordNode;
 use super::mr::MrNode;
 use super::pd::PdNode;
@@ -48,8 +48,8 @@ struct Life {
     link: Link,
     /// 2ERR was done.
     flushed: bool,
-    /// Index of the marker, once posted.
-    marker: Option<u16>,
+    /// The marker, once posted.
+    marker: Option<Marker>,
     /// 2RST was done, and the queues are yet to follow.
     cleared: bool,
     /// The stop word, while exported. Pinned while kernels may look at it.

@@ -53,6 +53,11 @@ impl Wait {
         Self { turn, ..self }
     }
 
+    /// When the first turn began.
+    pub(crate) fn began(&self) -> Instant {
+        self.began
+    }
+
     /// When this turn is over.
     pub(crate) fn turn(&self) -> Instant {
         self.turn
