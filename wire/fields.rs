@@ -137,15 +137,34 @@ pub fn commands() -> &'static [(&'static str, u16)] {
     )
 }
 
-/// A fence mode as it stands in `fm_ce_se`.
-const fn fence(mode: wqe::FenceMode) -> u64 {
-    (mode.code() as u64) << 5
-}
+/// Fence modes as they stand in `fm_ce_se`.
+const FENCE_MODES: &[(&str, u64)] = {
+    const fn fence(mode: wqe::FenceMode) -> u64 {
+        (mode.code() as u64) << 5
+    }
+    &[
+        ("MLX5_FENCE_MODE_NONE", fence(wqe::FenceMode::None)),
+        (
+            "MLX5_FENCE_MODE_INITIATOR_SMALL",
+            fence(wqe::FenceMode::InitiatorSmall),
+        ),
+        ("MLX5_FENCE_MODE_FENCE", fence(wqe::FenceMode::Fence)),
+        (
+            "MLX5_FENCE_MODE_STRONG_ORDERING",
+            fence(wqe::FenceMode::StrongOrdering),
+        ),
+        (
+            "MLX5_FENCE_MODE_SMALL_AND_FENCE",
+            fence(wqe::FenceMode::SmallAndFence),
+        ),
+    ]
+};
 
 /// Lists of named constants, with their values.
 pub fn constants() -> &'static [&'static [(&'static str, u64)]] {
     &[
         Opcode::CONSTANTS,
+        FENCE_MODES,
         CqeOpcode::CONSTANTS,
         Syndrome::CONSTANTS,
         Status::CONSTANTS,
@@ -182,20 +201,6 @@ pub fn constants() -> &'static [&'static [(&'static str, u64)]] {
             (
                 "MLX5_WQE_CTRL_INITIATOR_SMALL_FENCE",
                 wqe::INITIATOR_SMALL_FENCE as u64,
-            ),
-            ("MLX5_FENCE_MODE_NONE", fence(wqe::FenceMode::None)),
-            (
-                "MLX5_FENCE_MODE_INITIATOR_SMALL",
-                fence(wqe::FenceMode::InitiatorSmall),
-            ),
-            ("MLX5_FENCE_MODE_FENCE", fence(wqe::FenceMode::Fence)),
-            (
-                "MLX5_FENCE_MODE_STRONG_ORDERING",
-                fence(wqe::FenceMode::StrongOrdering),
-            ),
-            (
-                "MLX5_FENCE_MODE_SMALL_AND_FENCE",
-                fence(wqe::FenceMode::SmallAndFence),
             ),
             ("MLX5_WQE_CTRL_DS_MASK", wqe::MAX_DS as u64),
             ("MLX5_SEND_WQE_BB", wqe::WQEBB as u64),
