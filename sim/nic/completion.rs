@@ -47,9 +47,11 @@ impl Work<'_> {
             Outcome::Error { syndrome, .. } if written => {
                 if syndrome == Syndrome::Flushed {
                     self.stats.flush_cqes += 1;
+                    self.count(|set| &mut set.req_cqe_flush_error);
                 } else {
                     self.stats.error_cqes += 1;
                 }
+                self.count(|set| &mut set.req_cqe_error);
             }
             Outcome::Error { .. } | Outcome::Silent => {}
         }
@@ -112,9 +114,11 @@ impl Work<'_> {
             Err(failed) => {
                 if failed.syndrome == Syndrome::Flushed {
                     self.stats.flush_cqes += 1;
+                    self.count(|set| &mut set.resp_cqe_flush_error);
                 } else {
                     self.stats.error_cqes += 1;
                 }
+                self.count(|set| &mut set.resp_cqe_error);
                 ErrorCqe {
                     srqn_uidx: user_index,
                     vendor_syndrome: failed.vendor,
@@ -170,6 +174,7 @@ impl Work<'_> {
                 cqn,
                 syndrome: CqErrorSyndrome::Overrun,
             });
+            self.count(|set| &mut set.cq_overflow);
             return false;
         }
         let owner = cq.owner() ^ self.faults.on_cqe(cqn, cq.producer);

@@ -96,6 +96,9 @@ impl Work<'_> {
     /// To ERR.
     pub(crate) fn enter_error(&mut self, cause: Option<Failure>) {
         self.note(Event::Error { qpn: self.qpn });
+        if let Some(cause) = &cause {
+            self.count_failure(cause.failed);
+        }
         if let Some(qp) = self.qp() {
             qp.enter_error(cause);
             // Its receives stay in the shared queue; software waits for this event before it destroys the QP.

@@ -24,6 +24,10 @@ pub(super) fn create(
         cqc.log_cq_size <= model.config().log_max_cq_depth(),
         Check::CqSize,
     )?;
+    require(
+        cqc.cq_period == 0 && cqc.cq_max_count == 0,
+        Check::CqModeration,
+    )?;
     require(model.objects.uars.get(cqc.uar_page).is_some(), Check::CqUar)?;
     require(NicConfig::is_event_queue(cqc.c_eqn), Check::CqEqn)?;
     // With a UMEM the page size is the UMEM's and log_page_size is ignored (DOCA doca_verbs_cq.cpp says so).

@@ -12,6 +12,7 @@ mod objects;
 mod properties;
 mod rig;
 mod semantics;
+mod services;
 mod sockets;
 mod transfers;
 mod transport;
