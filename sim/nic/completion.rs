@@ -8,6 +8,7 @@ use warpverbs_wire::cqe::{Cqe, CqeOpcode, ErrorCqe, Syndrome, Tail};
 use warpverbs_wire::doorbell::{DBR_CQ_CONSUMER, cq_dbr_consumer};
 use warpverbs_wire::eqe::{CqErrorSyndrome, Event as Raised};
 use warpverbs_wire::prm::qpc::QpState;
+use warpverbs_wire::wqe::CompletionMode;
 
 use crate::findings::FindingKind;
 use crate::objects::{ObjectId, ObjectKind};
@@ -24,6 +25,8 @@ struct Entry {
     opcode: CqeOpcode,
     syndrome: u8,
     solicited: bool,
+    /// It raises an event whether or not the CQ is armed.
+    event: bool,
     bytes: [u8; Cqe::LEN],
 }
 
@@ -33,11 +36,19 @@ impl Work<'_> {
     pub(crate) fn complete(&mut self, done: Done) -> bool {
         let written = match done.outcome {
             // Unsignalled successes give no CQE (docs/hardware-facts.md).
-            Outcome::Success { signalled: false } | Outcome::Silent => true,
+            Outcome::Success
+                if matches!(
+                    done.slot.mode,
+                    CompletionMode::OnError | CompletionMode::OnFirstError
+                ) =>
+            {
+                true
+            }
+            Outcome::Silent => true,
             _ => self.write_send_cqe(done),
         };
         match done.outcome {
-            Outcome::Success { .. } => {
+            Outcome::Success => {
                 *self
                     .stats
                     .executed
@@ -76,7 +87,7 @@ impl Work<'_> {
         };
         let bytes = self.emit(done, user_index);
         let (opcode, syndrome) = match done.outcome {
-            Outcome::Success { .. } | Outcome::Silent => (CqeOpcode::Requester, 0),
+            Outcome::Success | Outcome::Silent => (CqeOpcode::Requester, 0),
             Outcome::Error { syndrome, .. } => (CqeOpcode::RequesterError, syndrome.code()),
         };
         self.write_cqe(Entry {
@@ -86,6 +97,7 @@ impl Work<'_> {
             opcode,
             syndrome,
             solicited: false,
+            event: done.slot.mode == CompletionMode::AlwaysWithEvent,
             bytes,
         })
     }
@@ -141,6 +153,7 @@ impl Work<'_> {
                 .outcome
                 .map_or_else(|failed| failed.syndrome.code(), |_| 0),
             solicited: received.solicited,
+            event: false,
             bytes,
         });
         if !written && self.qp().is_some_and(|qp| qp.state != QpState::Err) {
@@ -196,8 +209,15 @@ impl Work<'_> {
         }
         if let Some(cq) = self.objects.cqs.get_mut(cqn) {
             cq.producer += 1;
-            if cq.arming.complete(entry.solicited || entry.syndrome != 0) {
+            let armed = cq.arming.complete(entry.solicited || entry.syndrome != 0);
+            if armed || entry.event {
                 self.events.raise(Raised::Completion { cqn });
+            }
+            for qpn in cq.take_waiting() {
+                if let Some(qp) = self.objects.qps.get_mut(qpn) {
+                    qp.requester.release();
+                    self.schedule.wake(qpn);
+                }
             }
         }
         self.stats.cqes += 1;
@@ -243,7 +263,7 @@ impl Work<'_> {
     fn emit(&self, done: Done, user_index: u32) -> [u8; Cqe::LEN] {
         let wqe_counter = done.slot.index as u16;
         match done.outcome {
-            Outcome::Success { .. } | Outcome::Silent => Cqe {
+            Outcome::Success | Outcome::Silent => Cqe {
                 srqn_uidx: user_index,
                 byte_count: done.bytes as u32,
                 timestamp: self.clock,

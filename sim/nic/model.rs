@@ -389,6 +389,14 @@ impl NicModel {
         self.schedule.wake(qpn);
     }
 
+    /// The CQ that a QP waits for has news.
+    pub(crate) fn release_wait(&mut self, qpn: u32) {
+        if let Some(qp) = self.objects.qps.get_mut(qpn) {
+            qp.requester.release();
+            self.schedule.wake(qpn);
+        }
+    }
+
     /// The QP is gone or reset: it has no work.
     pub(crate) fn forget(&mut self, qpn: u32) {
         self.schedule.rest(qpn);

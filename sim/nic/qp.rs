@@ -6,7 +6,7 @@
 use warpverbs_wire::cqe::{CqeOpcode, Syndrome, vendor_syndrome};
 use warpverbs_wire::prm::qpc::{QpState, Qpc, SendDbrMode};
 use warpverbs_wire::roce::Psn;
-use warpverbs_wire::wqe::Opcode;
+use warpverbs_wire::wqe::{CompletionMode, Opcode};
 
 use crate::failure::Failed;
 use crate::objects::ObjectId;
@@ -91,20 +91,20 @@ pub(crate) struct Done {
 }
 
 /// Where a WQE stood, and what it was.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Slot {
     /// First WQEBB.
     pub(crate) index: u64,
     pub(crate) wqebbs: u64,
     pub(crate) opcode: Opcode,
+    /// Which completions have a CQE.
+    pub(crate) mode: CompletionMode,
 }
 
 /// How a WQE ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Outcome {
-    Success {
-        signalled: bool,
-    },
+    Success,
     /// Flushed, and its completion mode asks for the first error only.
     Silent,
     Error {

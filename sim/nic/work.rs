@@ -275,9 +275,8 @@ impl Work<'_> {
             bytes: [0; MAX_WQE_BYTES as usize],
             len: 0,
             slot: Slot {
-                index: 0,
                 wqebbs: 1,
-                opcode: Default::default(),
+                ..Slot::default()
             },
         };
         let Some((ring, depth)) = self.qp().map(|qp| (qp.memory.ring, qp.indices.depth())) else {
@@ -325,6 +324,7 @@ impl Work<'_> {
             index,
             wqebbs: done,
             opcode: control.opcode,
+            mode: control.completion_mode(),
         };
         self.stats.wqes_fetched += 1;
         self.note(Event::Fetch {

@@ -16,3 +16,4 @@ mod services;
 mod sockets;
 mod transfers;
 mod transport;
+mod waits;
