@@ -12,6 +12,7 @@
 
 mod answer;
 mod cable;
+mod capture;
 mod command;
 mod completion;
 mod config;
@@ -23,6 +24,7 @@ mod faults;
 mod fetch;
 mod findings;
 mod flush;
+mod impair;
 mod keys;
 mod link;
 mod model;
@@ -48,16 +50,17 @@ mod uar;
 mod umem;
 mod work;
 
-pub use cable::{Cable, CableEnd, CablePlan, CableStats};
+pub use cable::{Cable, CableEnd};
 pub use config::{GidEntry, GidKind, LinkLayer, NicConfig, PortInfo};
 pub use error::NicError;
 pub use faults::{FaultPlan, InjectedFault};
 pub use findings::{Finding, FindingKind};
+pub use impair::{CablePlan, CableStats};
 pub use keys::{MrKeys, access};
 pub use link::Link;
 pub use model::NicModel;
 pub use objects::{ObjectId, ObjectKind};
-pub use socket::SocketEnd;
+pub use socket::{SocketEnd, Wire};
 pub use stats::NicStats;
 pub use syndrome::{Check, CommandError};
 pub use trace::{Event, Record, Trace};
