@@ -12,6 +12,7 @@
 
 mod answer;
 mod cable;
+mod capture;
 mod command;
 mod completion;
 mod config;
@@ -25,6 +26,7 @@ mod fetch;
 mod findings;
 mod flush;
 mod gids;
+mod impair;
 mod keys;
 mod link;
 mod model;
@@ -50,16 +52,17 @@ mod uar;
 mod umem;
 mod work;
 
-pub use cable::{Cable, CableEnd, CablePlan, CableStats};
+pub use cable::{Cable, CableEnd};
 pub use config::{GidEntry, GidKind, LinkLayer, NicConfig, PortInfo};
 pub use error::NicError;
 pub use faults::{FaultPlan, InjectedFault};
 pub use findings::{Finding, FindingKind};
+pub use impair::{CablePlan, CableStats};
 pub use keys::{MrKeys, access};
 pub use link::Link;
 pub use model::NicModel;
 pub use objects::{ObjectId, ObjectKind};
-pub use socket::SocketEnd;
+pub use socket::{SocketEnd, Wire};
 pub use stats::NicStats;
 pub use syndrome::{Check, CommandError};
 pub use trace::{Event, Record, Trace};
