@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod answer;
+mod background;
 mod cable;
 mod capture;
 mod command;
@@ -35,6 +36,8 @@ mod packet;
 mod port;
 mod qp;
 mod receive;
+mod records;
+mod registers;
 mod requester;
 mod respond;
 mod responder;
@@ -52,6 +55,7 @@ mod uar;
 mod umem;
 mod work;
 
+pub use background::{Background, HostCall};
 pub use cable::{Cable, CableEnd};
 pub use config::{GidEntry, GidKind, LinkLayer, NicConfig, PortInfo};
 pub use error::NicError;
