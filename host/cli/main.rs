@@ -9,6 +9,8 @@ mod failure;
 mod output;
 mod perf;
 mod ptx;
+#[cfg(target_os = "linux")]
+mod sim_env;
 
 use std::process::ExitCode;
 
@@ -30,6 +32,10 @@ fn main() -> ExitCode {
     let done = match cli.command {
         Command::Perf(args) => perf::run(&args),
         Command::Ptx(args) => ptx::run(&args.command),
+        #[cfg(target_os = "linux")]
+        Command::SimEnv(args) => sim_env::run(&args),
+        #[cfg(not(target_os = "linux"))]
+        Command::SimEnv(_) => Err(Failure::Run("sim-env needs Linux".into())),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -99,10 +99,10 @@ impl Registers {
     /// Takes a page's memory back.
     pub(crate) fn unmap(&self, number: u32) {
         let mut pages = self.pages();
-        if let Some(at) = pages.used.iter().position(|used| used.number == number) {
-            if let Backing::Own(page) = pages.used.swap_remove(at).page {
-                pages.free.push(page);
-            }
+        if let Some(at) = pages.used.iter().position(|used| used.number == number)
+            && let Backing::Own(page) = pages.used.swap_remove(at).page
+        {
+            pages.free.push(page);
         }
     }
 

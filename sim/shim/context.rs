@@ -5,7 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use warpverbs_wire::prm::{Command, Status, destroy_cq, destroy_qp, destroy_rmp, header};
+use warpverbs_wire::prm::{
+    Command, Status, dealloc_pd, destroy_cq, destroy_qp, destroy_rmp, header,
+};
 
 use crate::abi::copy;
 use crate::errno::{Errno, Result, of_status};
@@ -277,7 +279,7 @@ impl World {
                 if used {
                     return Err(Errno::BUSY);
                 }
-                self.nic(nic)?.dealloc_pd(*pdn)?;
+                self.execute(context, &dealloc_pd::In { pd: *pdn })?;
             }
             Object::Ah { .. } => {}
             Object::Mr { lkey, .. } => self.nic(nic)?.dereg_mr(*lkey)?,
@@ -293,7 +295,8 @@ impl World {
                 self.execute(context, &destroy_rmp::In { rmpn: srq.rmpn })?;
                 queue = Some(Queue::Rmp(srq.rmpn));
             }
-            Object::Devx { destroy, .. } => self.command(context, destroy, &mut [0; 16])?,
+            // Of a destruction programs get no mailbox, only its status as an error (`devx_obj_cleanup`).
+            Object::Devx { destroy, .. } => self.drive(context, destroy, &mut [0; 16])?,
             Object::Umem { id, .. } => self.nic(nic)?.dereg_umem(*id)?,
             Object::Uar { page } => {
                 self.nic(nic)?.free_uar(*page)?;

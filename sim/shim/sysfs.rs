@@ -13,11 +13,32 @@ pub(crate) fn device_name(index: usize) -> String {
     format!("mlx5_{index}")
 }
 
+/// What a tree's name begins with; its process follows.
+const PREFIX: &str = "warpverbs-sim-";
+
+/// Removes trees that processes left behind which were killed.
+fn sweep(parent: &Path) {
+    let left = |entry: &std::fs::DirEntry| {
+        let name = entry.file_name();
+        let process = name
+            .to_str()
+            .and_then(|name| name.strip_prefix(PREFIX))
+            .and_then(|rest| rest.split_once('-'))
+            .and_then(|(process, _)| process.parse::<u32>().ok());
+        process.is_some_and(|process| !Path::new(&format!("/proc/{process}")).exists())
+    };
+    let entries = std::fs::read_dir(parent).into_iter().flatten().flatten();
+    for entry in entries.filter(left) {
+        let _ = std::fs::remove_dir_all(entry.path());
+    }
+}
+
 /// Writes the tree for so many NICs into a new folder in `parent`, and returns the folder.
 pub(crate) fn write(parent: &Path, nics: usize) -> io::Result<PathBuf> {
+    sweep(parent);
     let process = std::process::id();
     let (root, _) = (0..u32::MAX)
-        .map(|attempt| parent.join(format!("warpverbs-sim-{process}-{attempt}")))
+        .map(|attempt| parent.join(format!("{PREFIX}{process}-{attempt}")))
         .map(|root| (root.clone(), std::fs::create_dir(&root)))
         .find(
             |(_, made)| !matches!(made, Err(error) if error.kind() == io::ErrorKind::AlreadyExists),
@@ -61,7 +82,11 @@ mod tests {
     #[test]
     fn every_nic_has_its_files() {
         let parent = std::env::temp_dir();
+        // Of a process that cannot be: numbers end at 2^22.
+        let left = parent.join("warpverbs-sim-4194305-0");
+        std::fs::create_dir_all(left.join("class")).unwrap();
         let root = super::write(&parent, 2).unwrap();
+        assert!(!left.exists());
         let other = super::write(&parent, 1).unwrap();
         assert_ne!(root, other);
         let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap();

@@ -2,6 +2,8 @@
 //!
 //! Knows: PD, MR, address handles, channels, device and port queries; QPs' and SRQs' further life is `transition`'s.
 
+use warpverbs_wire::prm::alloc_pd;
+
 use crate::abi::Field;
 use crate::abi::mlx5;
 use crate::abi::verbs::{
@@ -48,7 +50,7 @@ pub(crate) fn invoke(call: &mut Call<'_>) -> Result<()> {
             let info = call.world.nic(call.context()?.nic)?.query_port(port)?;
             call.request.output(OUT, &device::query_port(&info).emit())
         }
-        write::ALLOC_PD => alloc_pd(call),
+        write::ALLOC_PD => make_pd(call),
         write::REG_MR => reg_mr(call),
         write::CREATE_AH => create_ah(call),
         write::CREATE_COMP_CHANNEL => create_channel(call),
@@ -81,8 +83,11 @@ fn query_device(call: &mut Call<'_>) -> Result<()> {
     call.request.output(verbs::UHW_OUT, &driver.emit())
 }
 
-fn alloc_pd(call: &mut Call<'_>) -> Result<()> {
-    let pdn = call.world.nic(call.context()?.nic)?.alloc_pd()?;
+fn make_pd(call: &mut Call<'_>) -> Result<()> {
+    let pdn = call
+        .world
+        .execute(call.context()?, &alloc_pd::In::default())?
+        .pd;
     call.publish(None, Object::Pd { pdn }, |request, pd_handle| {
         request.output(OUT, &AllocPdResp { pd_handle }.emit())?;
         request.output(verbs::UHW_OUT, &mlx5::AllocPdResp { pdn }.emit())
