@@ -190,7 +190,7 @@ const METHODS: &[Method] = &[
             may(10, Fd),
             must(11, Out(4)),
             must(12, Out(4)),
-            must(13, Out(4)),
+            may(13, Out(4)),
             UHW_IN,
             UHW_OUT,
         ],
