@@ -51,6 +51,8 @@ pub struct BusState {
     /// Open dmabuf handles.
     pub dmabufs: DmabufTable,
     devices: Vec<Arc<Mutex<dyn Device>>>,
+    /// Where devices reach each other.
+    addresses: Vec<Option<u64>>,
 }
 
 impl Bus {
@@ -62,6 +64,7 @@ impl Bus {
                 host: HostWindows::default(),
                 dmabufs: DmabufTable::default(),
                 devices: Vec::new(),
+                addresses: Vec::new(),
             }),
             waiting: AtomicU32::new(0),
         })
@@ -83,6 +86,7 @@ impl Bus {
     /// Attaches a device and returns its number; its BAR is at [`bar_base`] of that number.
     pub fn attach(&self, device: Arc<Mutex<dyn Device>>) -> usize {
         let mut state = self.lock();
+        state.addresses.push(lock_device(&device).address());
         state.devices.push(device);
         state.devices.len() - 1
     }
@@ -100,6 +104,7 @@ impl BusState {
             agent: Agent::Device(index as u16),
             memory: self.memory.as_mut(),
             host: &self.host,
+            addresses: &self.addresses,
         }
     }
 
@@ -113,6 +118,7 @@ impl BusState {
             agent: Agent::Device(number),
             memory: self.memory.as_mut(),
             host: &self.host,
+            addresses: &self.addresses,
         };
         let mut device = lock_device(device);
         let arrived = view.memory.arrive(number);
@@ -198,6 +204,7 @@ struct View<'a> {
     agent: Agent,
     memory: &'a mut dyn Memory,
     host: &'a HostWindows,
+    addresses: &'a [Option<u64>],
 }
 
 impl Dma for View<'_> {
@@ -217,9 +224,20 @@ impl Dma for View<'_> {
         }
     }
 
-    fn follow(&mut self, context: u32, peer: u32, here: bool) {
-        if let Agent::Device(device) = self.agent {
-            self.memory.follow(device, context, peer, here);
+    fn follow(&mut self, context: u32, peer: u32, address: Option<u64>) {
+        let Agent::Device(device) = self.agent else {
+            return;
+        };
+        let has_it = |(at, own): (usize, &Option<u64>)| {
+            (at != usize::from(device) && *own == address).then_some(at as u16)
+        };
+        let of = match address {
+            None => Some(device),
+            Some(_) => self.addresses.iter().enumerate().find_map(has_it),
+        };
+        // A peer that is on no device of this bus does nothing to its memory.
+        if let Some(of) = of {
+            self.memory.follow((device, context), (of, peer));
         }
     }
 }
