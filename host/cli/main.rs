@@ -8,6 +8,7 @@ mod args;
 mod failure;
 mod output;
 mod perf;
+mod probe;
 mod ptx;
 
 use std::process::ExitCode;
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
     };
     let done = match cli.command {
         Command::Perf(args) => perf::run(&args),
+        Command::Probe(args) => probe::run(&args),
         Command::Ptx(args) => ptx::run(&args.command),
     };
     match done {
