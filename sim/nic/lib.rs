@@ -52,7 +52,7 @@ pub use cable::{Cable, CableEnd, CablePlan, CableStats};
 pub use config::{GidEntry, GidKind, LinkLayer, NicConfig, PortInfo};
 pub use error::NicError;
 pub use faults::{FaultPlan, InjectedFault};
-pub use findings::{Finding, FindingKind};
+pub use findings::{Finding, FindingKind, Told};
 pub use keys::{MrKeys, access};
 pub use link::Link;
 pub use model::NicModel;
