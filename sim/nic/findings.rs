@@ -6,6 +6,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use warpverbs_sim_bus::Party;
+
 use crate::objects::ObjectId;
 
 /// How many findings of one kind on one object are kept; later ones are only counted.
@@ -22,6 +24,17 @@ pub struct Finding {
     pub index: Option<u64>,
     /// What was found, such as the bytes of a WQE; may be empty.
     pub detail: String,
+    /// Of a finding about a doorbell or its record: who stored them.
+    pub told: Told,
+}
+
+/// Who told the NIC of work, as far as the memory model knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    /// Who stored to the doorbell record.
+    pub record: Option<Party>,
+    /// Who rang.
+    pub doorbell: Option<Party>,
 }
 
 /// Kinds of finding.
@@ -303,6 +316,18 @@ impl Findings {
         kind: FindingKind,
         detail: impl FnOnce() -> String,
     ) {
+        self.add_told(object, index, kind, Told::default(), detail);
+    }
+
+    /// Adds a finding about a doorbell or its record.
+    pub(crate) fn add_told(
+        &mut self,
+        object: ObjectId,
+        index: Option<u64>,
+        kind: FindingKind,
+        told: Told,
+        detail: impl FnOnce() -> String,
+    ) {
         self.total += 1;
         let count = self.counts.entry((object, kind.name())).or_default();
         *count += 1;
@@ -312,6 +337,7 @@ impl Findings {
                 object,
                 index,
                 detail: detail(),
+                told,
             });
         }
     }

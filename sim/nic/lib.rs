@@ -60,7 +60,7 @@ pub use cable::{Cable, CableEnd};
 pub use config::{GidEntry, GidKind, LinkLayer, NicConfig, PortInfo};
 pub use error::NicError;
 pub use faults::{FaultPlan, InjectedFault};
-pub use findings::{Finding, FindingKind};
+pub use findings::{Finding, FindingKind, Told};
 pub use impair::{CablePlan, CableStats};
 pub use keys::{MrKeys, access};
 pub use link::Link;
