@@ -84,8 +84,8 @@ pub use kernels::{
 pub use launch::{Launch, Stream, View};
 pub use module::{Kernel, Module};
 pub use resource::{
-    Capabilities, Context, CqForm, GpuContext, GpuMemory, HostMemory, Mr, Pd, QpConfig, QueuePair,
-    RemoteMr,
+    Capabilities, Context, CqForm, GpuContext, GpuMemory, HostMemory, Mr, Pd, QpConfig, QpPool,
+    QueuePair, RemoteMr,
 };
 pub use stall::Stall;
 pub use teardown::{CloseReport, Retained, Stage, StageEvent};

@@ -111,9 +111,11 @@ fn scenario_06_doorbell_page_or_cq_creation_fails() {
 #[test]
 fn scenario_07_export_fails_after_the_qp_was_created() {
     let mut bench = bench();
+    // Its stop word is set, and an export clears it.
+    bench.qps[0].stop().unwrap();
     let qp = bench.qps.remove(0).unexport().unwrap();
     let before = bench.world.live();
-    bench.faults.plan(Fault::fail(0).of("alloc_host_mapped"));
+    bench.faults.plan(Fault::fail(0).of("store_release"));
     let Refused { error, value: qp } = qp.export().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Exhausted);
     assert_eq!(bench.world.live(), before);
@@ -126,10 +128,14 @@ fn scenario_08_the_copy_of_the_device_handle_fails() {
     let mut bench = bench();
     let qp = bench.qps.remove(0).unexport().unwrap();
     let before = bench.world.live();
+    let copies = calls(&bench, "copy_to_device", Outcome::Done);
     bench.faults.plan(Fault::fail(0).of("copy_to_device"));
     let Refused { error, value: qp } = qp.export().unwrap_err();
     assert!(!matches!(error, Error::Rollback { .. }));
-    assert_eq!(bench.world.live(), before, "the stop word is freed");
+    assert_eq!(bench.world.live(), before);
+    // What the copy may have left is cleared.
+    let now = calls(&bench, "copy_to_device", Outcome::Done);
+    assert_eq!(now - copies, 1);
     qp.close().unwrap();
     close_all(bench);
 }
@@ -137,9 +143,10 @@ fn scenario_08_the_copy_of_the_device_handle_fails() {
 #[test]
 fn scenario_09_the_rollback_of_an_export_is_refused() {
     let mut bench = bench();
+    let peer = bench.peers.remove(0);
     let qp = bench.qps.remove(0).unexport().unwrap();
-    bench.faults.plan(Fault::fail(0).of("copy_to_device"));
-    bench.faults.plan(Fault::refuse(0).of("free_host_mapped"));
+    // Neither written nor cleared.
+    bench.faults.plan(Fault::refuse(0).of("copy_to_device"));
     let Refused { error, value: qp } = qp.export().unwrap_err();
     // The first error, with what could not be undone.
     let Error::Rollback { first, retained } = &error else {
@@ -149,12 +156,18 @@ fn scenario_09_the_rollback_of_an_export_is_refused() {
         first.to_string().starts_with("cannot copy to GPU memory"),
         "{first}"
     );
-    assert_eq!(retained[0].node, "host-mapped memory");
-    assert_eq!(bench.gpu.retained(), *retained);
-    // The QP itself can go.
-    qp.close().unwrap();
+    assert_eq!(retained[0].node, "exported handle");
+    // Kernels may still take the handle: the QP stays, and what it depends on; its peer goes.
+    let (report, qp) = incomplete(qp.close());
+    let retained = &report.retained[0];
+    assert_eq!((retained.node, report.retained.len()), ("QP", 1));
+    for node in ["doorbell page", "UMEM", "GPU memory", "host-mapped memory"] {
+        assert!(retained.set.contains(&node), "{node}: {retained}");
+    }
+    assert!(report.released.is_empty(), "{report}");
+    peer.close().unwrap();
     bench.faults.clear();
-    assert_eq!(bench.gpu.retry_retained(), []);
+    assert_eq!(qp.close().unwrap().released["QP"], 1);
     close_all(bench);
 }
 

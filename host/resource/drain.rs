@@ -50,7 +50,7 @@ impl Drain<'_> {
             Some(index) => index,
             None => {
                 let produced = self.queues.produced()?;
-                if produced.dbr == produced.completed as u16 {
+                if produced.is_idle() {
                     // Nothing was outstanding.
                     return Ok(());
                 }
@@ -101,7 +101,7 @@ impl Drain<'_> {
         let rung = self
             .context
             .driver()
-            .ring_doorbell(self.queues.uar().handle(), head.to_le_bytes())
+            .ring_doorbell(self.queues.slab().uar().handle(), head.to_le_bytes())
             .map_err(Error::driver("ring the doorbell for the drain"));
         if rung.is_err() {
             // The next attempt posts the marker again, at the same index.

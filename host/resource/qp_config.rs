@@ -6,8 +6,8 @@
 use warpverbs_wire::prm::qpc::Mtu;
 
 use super::Context;
-use super::queues::Layout;
-use crate::driver::{Access, PortInfo};
+use super::layout::cq_depth;
+use crate::driver::{Access, LinkLayer, PortInfo};
 use crate::error::{Error, Result};
 
 /// How completions are written.
@@ -41,7 +41,7 @@ pub struct QpConfig {
     pub(super) traffic_class: u8,
     pub(super) service_level: u8,
     pub(super) hop_limit: u8,
-    pub(super) udp_source_port: u16,
+    pub(super) udp_source_port: Option<u16>,
     pub(super) psn: Option<u32>,
     pub(super) access: Access,
     pub(super) first_index: u64,
@@ -63,7 +63,7 @@ impl Default for QpConfig {
             traffic_class: 0,
             service_level: 0,
             hop_limit: 64,
-            udp_source_port: 0xc000,
+            udp_source_port: None,
             psn: None,
             access: Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ,
             first_index: 0,
@@ -151,9 +151,10 @@ impl QpConfig {
         self
     }
 
-    /// UDP source port on RoCE v2: what switches hash to choose a path.
+    /// UDP source port on RoCE v2: what switches hash to choose a path. Without it, one derived from the QPN, within what the
+    /// NIC allows, so that QPs have ports of their own.
     pub fn udp_source_port(mut self, port: u16) -> Self {
-        self.udp_source_port = port;
+        self.udp_source_port = Some(port);
         self
     }
 
@@ -186,7 +187,7 @@ impl QpConfig {
                 cure: "choose a power of two within the NIC's limit, such as 128",
             });
         }
-        let cq_depth = Layout::new(self.depth, self.cq_form).cq_depth;
+        let cq_depth = cq_depth(self.depth, self.cq_form);
         if cq_depth > context.capabilities().max_cq_depth {
             return Err(Error::InvalidArgument {
                 what: format!(
@@ -225,6 +226,25 @@ impl QpConfig {
                     cure: "choose a smaller value",
                 });
             }
+        }
+        let pkeys = context.capabilities().pkeys;
+        if self.pkey_index >= pkeys {
+            return Err(Error::InvalidArgument {
+                what: format!(
+                    "partition key index {} is beyond the table's {pkeys} entries",
+                    self.pkey_index
+                ),
+                cure: "choose the index of an entry that the subnet manager has filled, such as 0",
+            });
+        }
+        if self.udp_source_port.is_some()
+            && port.link_layer == LinkLayer::Ethernet
+            && context.capabilities().udp_source_ports.is_none()
+        {
+            return Err(Error::Unsupported {
+                what: "the NIC chooses UDP source ports by itself".into(),
+                cure: "leave udp_source_port out",
+            });
         }
         let mtu = self.mtu.unwrap_or(port.mtu);
         if Mtu::from_bytes(mtu).is_none() || mtu > port.mtu {

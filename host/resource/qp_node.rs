@@ -3,19 +3,21 @@
 //! Knows: the stages, and what each takes; that launches hold it. Must not know: addressing, or what a launch is.
 
 use std::any::Any;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use warpverbs_wire::prm::{Command, qp_2err, qp_2rst};
 
 use super::cq::CqNode;
 use super::drain::Drain;
-use super::gpu::HostWordNode;
+use super::gpu::HostWordsNode;
 use super::pd::PdNode;
-use super::queues::Queues;
+use super::queues::{Produced, Queues};
+use super::slab::Tenancy;
 use super::uar::UarMapNode;
 use super::umem::UmemNode;
-use super::{Context, GpuContext, HostWord, Pd, mailbox};
+use super::{Context, GpuContext, Pd, mailbox};
 use crate::driver::{NicHandle, PdInfo};
 use crate::error::{Error, ErrorKind, Result};
 use crate::teardown::{Found, Graph, Node, Pin, Slot, Stage, StageCell, StageEvent, poll, untold};
@@ -29,7 +31,6 @@ pub(crate) struct QpNode {
     gpu: GpuContext,
     handle: NicHandle,
     qpn: u32,
-    first_index: u64,
     stage: StageCell,
     /// Held by whoever moves the QP from state to state.
     exclusive: Mutex<()>,
@@ -38,7 +39,10 @@ pub(crate) struct QpNode {
     cq: Pin<CqNode>,
     map: Pin<UarMapNode>,
     umem: Pin<UmemNode>,
+    words: Pin<HostWordsNode>,
     queues: Queues,
+    /// Its ring, its record and its handle lie there.
+    _tenancy: Tenancy,
 }
 
 #[derive(Default)]
@@ -50,18 +54,53 @@ struct Life {
     marker: Option<u16>,
     /// 2RST was done, and the queues are yet to follow.
     cleared: bool,
-    /// The stop word, while exported. Pinned while kernels may look at it.
-    stop: Option<HostWord>,
-    stop_pin: Option<Pin<HostWordNode>>,
     /// GPU threads were told to stop for good.
     told: bool,
-    /// Launches that use it.
-    launches: Vec<(Graph, u64)>,
-    attached: usize,
+    /// Launches that use it, by the order in which they came.
+    uses: Vec<Use>,
+    issued: u64,
+    /// What launches have left: known while none uses it, since nothing else changes it.
+    left: Option<Produced>,
+    /// A launch has used it.
+    touched: bool,
     /// What outstanding work may access although its launch is over.
     pins: Vec<Kept>,
     /// Its PD was told that it could not be drained.
     undrained: bool,
+}
+
+impl Life {
+    fn new(first_index: u64) -> Self {
+        Self {
+            left: Some(Produced::fresh(first_index)),
+            ..Self::default()
+        }
+    }
+}
+
+/// A launch's use of a QP.
+#[derive(Clone)]
+struct Use {
+    number: u64,
+    /// The stream, by its node's number: launches of one stream run one after the other.
+    stream: u64,
+    /// The launch expects others to use the QP at the same time.
+    shared: bool,
+    launch: Option<(Graph, u64)>,
+}
+
+impl Use {
+    /// True if its kernel has finished. A launch that is on its way, in either direction, counts as running.
+    fn is_over(&self) -> bool {
+        let Some((graph, launch)) = &self.launch else {
+            return false;
+        };
+        match graph.find(*launch) {
+            Found::Gone => true,
+            Found::Going => false,
+            Found::Here(launch) => launch.stage() >= Stage::Unexported,
+        }
+    }
 }
 
 /// What the QP was last told about its peer.
@@ -77,17 +116,14 @@ pub(super) enum Link {
 /// A launch that uses a QP. While it exists, the QP is not taken from the GPU.
 pub(crate) struct Attached {
     qp: Pin<QpNode>,
-    launch: OnceLock<u64>,
+    number: u64,
 }
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        let mut life = self.qp.life();
-        life.attached = life.attached.saturating_sub(1);
         // Taken from the list before the pin goes: if the QP goes with it, it does not wait for this launch.
-        if let Some(launch) = self.launch.get() {
-            life.launches.retain(|(_, id)| id != launch);
-        }
+        let mut life = self.qp.life();
+        life.uses.retain(|other| other.number != self.number);
     }
 }
 
@@ -95,27 +131,34 @@ impl Drop for Attached {
 pub(super) struct Parts {
     pub(super) handle: NicHandle,
     pub(super) qpn: u32,
-    pub(super) first_index: u64,
-    pub(super) pins: (Pin<PdNode>, Pin<CqNode>, Pin<UarMapNode>, Pin<UmemNode>),
+    pub(super) pins: (
+        Pin<PdNode>,
+        Pin<CqNode>,
+        Pin<UarMapNode>,
+        Pin<UmemNode>,
+        Pin<HostWordsNode>,
+    ),
+    pub(super) tenancy: Tenancy,
 }
 
 impl QpNode {
     pub(super) fn new(pd: &Pd, gpu: &GpuContext, queues: &Queues, parts: Parts) -> Self {
-        let (pd_pin, cq, map, umem) = parts.pins;
+        let (pd_pin, cq, map, umem, words) = parts.pins;
         Self {
             context: pd.context().clone(),
             gpu: gpu.clone(),
             handle: parts.handle,
             qpn: parts.qpn,
-            first_index: parts.first_index,
             stage: StageCell::live(),
             exclusive: Mutex::default(),
-            life: Mutex::default(),
+            life: Mutex::new(Life::new(queues.slab().first_index())),
             pd: pd_pin,
             cq,
             map,
             umem,
+            words,
             queues: queues.clone(),
+            _tenancy: parts.tenancy,
         }
     }
 
@@ -172,20 +215,32 @@ impl QpNode {
             .map(drop)
     }
 
-    /// GPU threads may use it from here on, and look at this word.
-    pub(super) fn set_exported(&self, stop: HostWord) -> Result<()> {
-        let pin = stop.pin()?;
-        let mut life = self.life();
-        life.told = false;
-        life.stop = Some(stop);
-        life.stop_pin = Some(pin);
+    /// Makes ready what a kernel will find: nobody told to stop, unless the QP is at fault.
+    pub(super) fn welcome(&self) -> Result<()> {
+        let state = if self.queues.is_exported() {
+            Some("exported")
+        } else {
+            (self.link() != Link::Up).then_some("not connected")
+        };
+        if let Some(state) = state {
+            return Err(Error::QpState {
+                doing: "export it",
+                state,
+            });
+        }
+        self.queues.slab().set_stop(self.queues.place(), false)?;
+        // Kernels alone write the state word.
+        if self.life().touched {
+            self.queues.clear_stop()?;
+        }
+        self.life().told = false;
         Ok(())
     }
 
     /// Takes a live QP from the GPU. Busy while a launch uses it.
     pub(super) fn take_back(&self) -> Result<()> {
         self.reap()?;
-        let users = self.life().attached;
+        let users = self.life().uses.len();
         if users > 0 {
             return Err(Error::Busy {
                 what: "exported QP",
@@ -195,45 +250,64 @@ impl QpNode {
         self.revoke()
     }
 
-    /// Registers a launch. Refused from the moment on when the QP stops.
-    pub(crate) fn attach(pin: Pin<Self>) -> Result<Attached> {
-        let mut life = pin.life();
-        pin.require_live("launch with it")?;
-        if life.stop.is_none() {
-            return Err(Error::QpState {
-                doing: "launch with it",
-                state: "not exported",
+    /// Registers a launch on a stream. Refused from the moment on when the QP stops, and while a launch on another stream
+    /// runs, unless both share the QP.
+    pub(crate) fn attach(pin: Pin<Self>, stream: u64, shared: bool) -> Result<Attached> {
+        const DOING: &str = "launch with it";
+        let mut over = BTreeSet::new();
+        loop {
+            let mut life = pin.life();
+            pin.require_live(DOING)?;
+            if !pin.queues.is_exported() {
+                return Err(Error::QpState {
+                    doing: DOING,
+                    state: "not exported",
+                });
+            }
+            let rival = life.uses.iter().find(|other| {
+                other.stream != stream && !(other.shared && shared) && !over.contains(&other.number)
             });
+            let Some(rival) = rival.cloned() else {
+                life.issued += 1;
+                let number = life.issued;
+                life.uses.push(Use {
+                    number,
+                    stream,
+                    shared,
+                    launch: None,
+                });
+                (life.left, life.touched) = (None, true);
+                drop(life);
+                return Ok(Attached { qp: pin, number });
+            };
+            // Not under the lock: it asks the driver.
+            drop(life);
+            if !rival.is_over() {
+                return Err(Error::QpLeased { qpn: pin.qpn });
+            }
+            over.insert(rival.number);
         }
-        life.attached += 1;
-        drop(life);
-        Ok(Attached {
-            qp: pin,
-            launch: OnceLock::new(),
-        })
     }
 
-    fn tell_stop(&self) -> Result<()> {
-        let stop = self.life().stop.clone();
-        match stop {
-            Some(stop) => match stop.store(1) {
-                Err(_) if !self.gpu.is_alive() => {
-                    untold(format!("GPU: stop QP {:#x}", self.qpn));
-                    Ok(())
-                }
-                told => told,
-            },
-            None => Ok(()),
+    /// Tells GPU threads to stop.
+    pub(super) fn tell_stop(&self) -> Result<()> {
+        match self.queues.slab().set_stop(self.queues.place(), true) {
+            Err(_) if !self.gpu.is_alive() => {
+                untold(format!("GPU: stop QP {:#x}", self.qpn));
+                Ok(())
+            }
+            told => told,
         }
     }
 
     fn stop(&self) -> Result<()> {
-        {
-            // Under the lock that a launch registers under.
-            let _life = self.life();
+        let told = {
+            // Under the lock that a launch registers under: none comes after.
+            let life = self.life();
             self.take(StageEvent::Stop, "stop it")?;
-        }
-        if !self.life().told {
+            life.told || life.uses.is_empty()
+        };
+        if !told {
             self.tell_stop()?;
             self.life().told = true;
         }
@@ -242,8 +316,11 @@ impl QpNode {
 
     /// Closes the launches that are over, whoever holds them: one of them may have been retained.
     fn reap(&self) -> Result<()> {
-        let launches = self.life().launches.clone();
-        for (graph, id) in launches {
+        let uses = self.life().uses.clone();
+        for used in uses {
+            let Some((graph, id)) = used.launch else {
+                continue;
+            };
             let over = match graph.find(id) {
                 Found::Gone => true,
                 Found::Going => false,
@@ -254,7 +331,8 @@ impl QpNode {
                 },
             };
             if over {
-                self.life().launches.retain(|(_, other)| *other != id);
+                let mut life = self.life();
+                life.uses.retain(|other| other.number != used.number);
             }
         }
         Ok(())
@@ -264,7 +342,7 @@ impl QpNode {
         if self.stage.get() < Stage::Synced {
             poll("a kernel that uses the QP", deadline, || {
                 self.reap()?;
-                Ok(self.life().attached == 0)
+                Ok(self.life().uses.is_empty())
             })?;
         }
         self.take(StageEvent::Sync, "go on")
@@ -277,19 +355,32 @@ impl QpNode {
                 // Nothing was ever posted.
                 Link::Down | Link::Unknown => Ok(()),
             };
-            // MRs learn of it before the caller does.
-            let undrained = drained.is_err();
-            let was = std::mem::replace(&mut self.life().undrained, undrained);
-            match (was, undrained) {
-                (false, true) => self.pd.hold(),
-                (true, false) => self.pd.release(),
-                _ => {}
-            }
-            drained?;
+            self.settled(drained)?;
+            self.hold(false);
             let pins = std::mem::take(&mut self.life().pins);
             drop(pins);
         }
-        self.take(StageEvent::Drain, "drain it")
+        self.take(StageEvent::Drain, "drain it")?;
+        self.queues.slab().set_quiet(self.queues.place(), true);
+        Ok(())
+    }
+
+    /// Passes a step of the teardown on. If it failed, the NIC may go on to access whatever the QP's PD has: MRs learn of
+    /// it before the caller does.
+    fn settled(&self, step: Result<()>) -> Result<()> {
+        if step.is_err() && self.link() == Link::Up {
+            self.hold(true);
+        }
+        step
+    }
+
+    fn hold(&self, undrained: bool) {
+        let was = std::mem::replace(&mut self.life().undrained, undrained);
+        match (was, undrained) {
+            (false, true) => self.pd.hold(),
+            (true, false) => self.pd.release(),
+            _ => {}
+        }
     }
 
     fn flush(&self, deadline: Instant) -> Result<()> {
@@ -303,6 +394,13 @@ impl QpNode {
             };
             self.life().flushed = true;
         }
+        let (left, marker) = {
+            let life = self.life();
+            (life.left, life.marker)
+        };
+        if marker.is_none() && left.is_some_and(Produced::is_idle) {
+            return Ok(());
+        }
         let drain = Drain {
             context: &self.context,
             gpu: &self.gpu,
@@ -310,7 +408,7 @@ impl QpNode {
             qp: self.handle,
             qpn: self.qpn,
         };
-        let mut marker = self.life().marker;
+        let mut marker = marker;
         let drained = drain.run(&mut marker, deadline);
         self.life().marker = marker;
         match drained {
@@ -320,23 +418,17 @@ impl QpNode {
         }
     }
 
-    /// Makes kernels refuse the handle, and frees the stop word.
+    /// Makes kernels refuse the handle.
     fn revoke(&self) -> Result<()> {
-        let Some(stop) = self.life().stop.clone() else {
-            return Ok(());
-        };
-        match self.queues.clear_handle() {
+        let (slab, place) = (self.queues.slab(), self.queues.place());
+        match slab.clear_handle(place) {
             Err(_) if !self.gpu.is_alive() => {
                 untold(format!("GPU: clear the handle of QP {:#x}", self.qpn));
+                slab.forget_handle(place);
+                Ok(())
             }
-            cleared => cleared?,
+            cleared => cleared,
         }
-        let pin = self.life().stop_pin.take();
-        drop(pin);
-        stop.close()?;
-        // Only now: after a refusal it is done again.
-        self.life().stop = None;
-        Ok(())
     }
 
     fn unexport(&self) -> Result<()> {
@@ -349,7 +441,7 @@ impl QpNode {
     /// Brings it to RST and to a new life, from any state. Resumes after a refusal.
     pub(super) fn reset(&self, deadline: Instant) -> Result<()> {
         let _one = self.exclusive();
-        if self.life().stop.is_some() {
+        if self.queues.is_exported() {
             return Err(Error::QpState {
                 doing: "reset it",
                 state: "exported",
@@ -357,17 +449,18 @@ impl QpNode {
         }
         let cleared = self.life().cleared;
         if !cleared {
-            self.stop()?;
-            self.sync(deadline)?;
+            self.settled(self.stop())?;
+            self.settled(self.sync(deadline))?;
             self.drain(deadline)?;
             self.unexport()?;
             self.reset_state()?;
             self.life().cleared = true;
         }
-        self.queues.renew(self.first_index)?;
+        self.queues.renew()?;
         let mut life = self.life();
+        self.queues.slab().set_quiet(self.queues.place(), false);
         self.take(StageEvent::Revive, "reset it")?;
-        *life = Life::default();
+        *life = Life::new(self.queues.slab().first_index());
         Ok(())
     }
 }
@@ -375,8 +468,11 @@ impl QpNode {
 impl Attached {
     /// Enters the launch in the QP's list.
     pub(crate) fn name(&self, graph: &Graph, launch: u64) {
-        let launch = *self.launch.get_or_init(|| launch);
-        self.qp.life().launches.push((graph.clone(), launch));
+        let mut life = self.qp.life();
+        let own = life.uses.iter_mut().find(|own| own.number == self.number);
+        if let Some(own) = own {
+            own.launch = Some((graph.clone(), launch));
+        }
     }
 
     pub(crate) fn slot(&self) -> Arc<dyn Slot> {
@@ -388,19 +484,29 @@ impl Attached {
         self.qp.tell_stop()
     }
 
-    /// The launch is over. What its work requests may access stays until they have retired.
-    pub(crate) fn settle(&self, kept: &[Kept]) {
-        if kept.is_empty() {
-            return;
+    /// The launch of all of them is over. What its work requests may access stays until they have retired.
+    pub(crate) fn settle(all: &[Self], kept: &[Kept]) {
+        let Some(first) = all.first() else { return };
+        let queues: Vec<&Queues> = all.iter().map(|one| &one.qp.queues).collect();
+        let issued: Vec<u64> = all.iter().map(|one| one.qp.life().issued).collect();
+        let left = if first.qp.gpu.is_alive() {
+            Queues::produced_of(&queues)
+        } else {
+            Vec::new()
+        };
+        let mut left = left.into_iter();
+        for (one, issued) in all.iter().zip(issued) {
+            one.settle_one(left.next().and_then(Result::ok), issued, kept);
         }
-        let idle = self.qp.gpu.is_alive()
-            && self
-                .qp
-                .queues
-                .produced()
-                .is_ok_and(|produced| produced.dbr == produced.completed as u16);
+    }
+
+    /// `issued`: uses of the QP so far when it was looked at.
+    fn settle_one(&self, left: Option<Produced>, issued: u64, kept: &[Kept]) {
         let mut life = self.qp.life();
-        let old = if idle {
+        // Another launch may change it still, or has.
+        let alone = life.issued == issued && life.uses.iter().all(|own| own.number == self.number);
+        life.left = left.filter(|_| alone);
+        let old = if left.is_some_and(Produced::is_idle) {
             std::mem::take(&mut life.pins)
         } else {
             life.pins.extend(kept.iter().cloned());
@@ -419,8 +525,8 @@ impl Node for QpNode {
         let _one = self.exclusive();
         match to {
             Stage::Live | Stage::Destroyed => Ok(()),
-            Stage::Stopping => self.stop(),
-            Stage::Synced => self.sync(deadline),
+            Stage::Stopping => self.settled(self.stop()),
+            Stage::Synced => self.settled(self.sync(deadline)),
             Stage::Drained => self.drain(deadline),
             Stage::Unexported => self.unexport(),
         }
@@ -449,15 +555,12 @@ impl Node for QpNode {
     }
 
     fn parents(&self) -> Vec<Arc<dyn Slot>> {
-        let stop = self.life().stop_pin.as_ref().map(Pin::slot);
-        [
+        vec![
             self.pd.slot(),
             self.cq.slot(),
             self.map.slot(),
             self.umem.slot(),
+            self.words.slot(),
         ]
-        .into_iter()
-        .chain(stop)
-        .collect()
     }
 }

@@ -191,19 +191,31 @@ fn sweep(
     deadline: Instant,
 ) -> (CloseReport, BTreeMap<u64, Retained>) {
     slots.sort_unstable_by_key(|slot| slot.id());
-    let (refused, notes) = noting(|| take_down(&slots, deadline));
+    let mut left = Vec::new();
+    let (mut refused, notes) = noting(|| {
+        let refused = take_down(&slots, deadline);
+        left = slots
+            .iter()
+            .filter(|slot| refused.contains_key(&slot.id()))
+            .map(|slot| (slot.id(), Arc::downgrade(slot)))
+            .collect();
+        // The last handle to a node may be here: what held it was closed meanwhile. It goes now, or is retained anew.
+        drop(slots);
+        refused
+    });
     let Notes {
         released,
         retained: dropped,
         untold,
     } = notes;
-    let stage = slots
-        .iter()
-        .filter(|slot| refused.contains_key(&slot.id()))
-        .map(|slot| slot.stage())
-        .chain((!dropped.is_empty()).then_some(Stage::Unexported))
-        .min()
-        .unwrap_or(Stage::Destroyed);
+    let mut stage = (!dropped.is_empty()).then_some(Stage::Unexported);
+    for (id, slot) in left {
+        match slot.upgrade() {
+            Some(slot) => stage = Some(stage.map_or(slot.stage(), |known| known.min(slot.stage()))),
+            None => drop(refused.remove(&id)),
+        }
+    }
+    let stage = stage.unwrap_or(Stage::Destroyed);
     let report = CloseReport {
         stage,
         released,

@@ -29,6 +29,8 @@ pub struct NicConfig {
     pub mac: [u8; 6],
     /// LID of the port, if it is InfiniBand.
     pub lid: u16,
+    /// True if an InfiniBand port sends and takes packets with a GRH only.
+    pub grh_required: bool,
     /// Active MTU of the port in bytes.
     pub mtu: u32,
     /// log2 of the largest message in bytes.
@@ -57,6 +59,7 @@ impl Default for NicConfig {
             link_layer: LinkLayer::Ethernet,
             mac: [0x02, 0, 0, 0, 0, 0x01],
             lid: 1,
+            grh_required: false,
             mtu: 4096,
             log_max_message: 30,
             log_max_sq_depth: MAX_LOG_SQ_DEPTH,
@@ -115,6 +118,8 @@ pub struct PortInfo {
     pub lid: u16,
     /// GID table entries.
     pub gids: u32,
+    /// True if packets must carry a GRH.
+    pub grh_required: bool,
 }
 
 /// Kinds of GID.
@@ -153,6 +158,7 @@ impl NicConfig {
             log_max_message: self.log_max_message,
             lid: if infiniband { self.lid } else { 0 },
             gids: GIDS,
+            grh_required: infiniband && self.grh_required,
         })
     }
 

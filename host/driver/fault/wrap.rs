@@ -155,8 +155,8 @@ impl Gpu for Faulty<dyn Gpu> {
     fn write_ordering(&self) -> WriteOrdering {
         self.inner.write_ordering()
     }
-    fn counters(&self, stream: GpuHandle) -> Option<LaunchCounters> {
-        self.inner.counters(stream)
+    fn counters(&self, event: GpuHandle) -> Option<LaunchCounters> {
+        self.inner.counters(event)
     }
 
     fn close_dmabuf(&self, fd: i32) -> Result<()> {
@@ -178,6 +178,8 @@ impl Gpu for Faulty<dyn Gpu> {
         Makes alloc(len: u64, label: &str) -> u64, None, |addr: &u64| Some(*addr);
         Undoes free(addr: u64) -> (), Some(addr), |()| None;
         Uses copy_to_device(addr: u64, bytes: &[u8]) -> (), Some(addr), |()| None;
+        Uses copy_rows_to_device(addr: u64, pitch: u64, width: u64, bytes: &[u8]) -> (), Some(addr), |()| None;
+        Uses fill(addr: u64, len: u64, byte: u8) -> (), Some(addr), |()| None;
         Uses copy_from_device(bytes: &mut [u8], addr: u64) -> (), Some(addr), |()| None;
         Makes alloc_host_mapped(len: u64, label: &str) -> u64, None, |addr: &u64| Some(*addr);
         Undoes free_host_mapped(addr: u64) -> (), Some(addr), |()| None;

@@ -195,6 +195,55 @@ impl Gpu for SimGpu {
             .map_err(|fault| from_fault(CALL, &fault))
     }
 
+    fn copy_rows_to_device(&self, addr: u64, pitch: u64, width: u64, bytes: &[u8]) -> Result<()> {
+        const CALL: &str = "copy_rows_to_device";
+        self.require_alive(CALL)?;
+        let whole = usize::try_from(width)
+            .ok()
+            .filter(|width| *width > 0 && pitch >= *width as u64)
+            .filter(|width| bytes.len().is_multiple_of(*width));
+        let Some(width) = whole else {
+            let text = format!(
+                "{} bytes are no rows of {width}, {pitch} apart",
+                bytes.len()
+            );
+            return Err(DriverError::new(
+                CALL,
+                DriverErrorKind::InvalidArgument,
+                text,
+            ));
+        };
+        let mut bus = self.bus.lock();
+        for (number, row) in (0u64..).zip(bytes.chunks_exact(width)) {
+            let at = addr.wrapping_add(number.wrapping_mul(pitch));
+            bus.memory
+                .write(Access::HOST_COPY, at, row)
+                .map_err(|fault| from_fault(CALL, &fault))?;
+        }
+        Ok(())
+    }
+
+    fn fill(&self, addr: u64, len: u64, byte: u8) -> Result<()> {
+        const CALL: &str = "fill";
+        const CHUNK: u64 = 1 << 20;
+        self.require_alive(CALL)?;
+        let chunk = vec![byte; len.min(CHUNK) as usize];
+        let mut bus = self.bus.lock();
+        let mut done = 0;
+        while done < len {
+            let part = chunk.get(..(len - done).min(CHUNK) as usize);
+            bus.memory
+                .write(
+                    Access::HOST_COPY,
+                    addr.wrapping_add(done),
+                    part.unwrap_or_default(),
+                )
+                .map_err(|fault| from_fault(CALL, &fault))?;
+            done += CHUNK;
+        }
+        Ok(())
+    }
+
     fn copy_from_device(&self, bytes: &mut [u8], addr: u64) -> Result<()> {
         const CALL: &str = "copy_from_device";
         self.require_alive(CALL)?;
@@ -209,11 +258,16 @@ impl Gpu for SimGpu {
         const CALL: &str = "alloc_host_mapped";
         let addr = self.alloc_in(CALL, Kind::HostMapped, Space::HostMapped, len, LINE, label)?;
         let zeroes = vec![0; usize::try_from(len).unwrap_or(0)];
-        self.bus
+        let zeroed = self
+            .bus
             .lock()
             .memory
             .write(Access::HOST_COPY, addr, &zeroes)
-            .map_err(|fault| from_fault(CALL, &fault))?;
+            .map_err(|fault| from_fault(CALL, &fault));
+        if let Err(refusal) = zeroed {
+            self.free_in(CALL, Kind::HostMapped, addr)?;
+            return Err(refusal);
+        }
         Ok(addr)
     }
 
@@ -431,8 +485,8 @@ impl Gpu for SimGpu {
             .map_err(|error| from_model("launch", &error))
     }
 
-    fn counters(&self, stream: GpuHandle) -> Option<LaunchCounters> {
-        let counters = self.model().counters(StreamId::from_raw(stream.0))?;
+    fn counters(&self, event: GpuHandle) -> Option<LaunchCounters> {
+        let counters = self.model().counters(EventId::from_raw(event.0))?;
         Some(LaunchCounters {
             phases: counters.phases.map(|phase| PhaseCounters {
                 instructions: phase.instructions,
