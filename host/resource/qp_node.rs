@@ -18,8 +18,8 @@ use super::{Context, GpuContext, HostWord, Pd, mailbox};
 use crate::driver::{NicHandle, PdInfo};
 use crate::error::{Error, ErrorKind, Result};
 use crate::teardown::{
-    Baton, BatonHeld, Found, GRACE, Graph, Node, Pin, Slot, Stage, StageCell, StageEvent, Wait,
-    poll, untold,
+    Baton, BatonHeld, Found, GRACE, Graph, Node, Pin, QUIESCE, Slot, Stage, StageCell, StageEvent,
+    Wait, poll, untold,
 };
 
 /// A region that outstanding work may access.
@@ -62,7 +62,7 @@ struct Life {
     attached: usize,
     /// What outstanding work may access although its launch is over.
     pins: Vec<Kept>,
-    /// Its PD was told that it could not be drained.
+    /// Its PD was told that it could not be stopped, or waited for, or drained.
     undrained: bool,
 }
 
@@ -223,6 +223,8 @@ impl QpNode {
                     untold(format!("GPU: stop QP {:#x}", self.qpn));
                     Ok(())
                 }
+                // It was taken from the GPU, all but to the end: no kernel looks at the word any more.
+                Err(Error::Closed { .. }) => Ok(()),
                 told => told,
             },
             None => Ok(()),
@@ -274,20 +276,11 @@ impl QpNode {
 
     fn drain(&self, wait: Wait) -> Result<()> {
         if self.stage.get() < Stage::Drained {
-            let drained = match self.link() {
-                Link::Up => self.flush(wait),
+            match self.link() {
+                Link::Up => self.flush(wait)?,
                 // Nothing was ever posted.
-                Link::Down | Link::Unknown => Ok(()),
-            };
-            // MRs learn of it before the caller does.
-            let undrained = drained.is_err();
-            let was = std::mem::replace(&mut self.life().undrained, undrained);
-            match (was, undrained) {
-                (false, true) => self.pd.hold(),
-                (true, false) => self.pd.release(),
-                _ => {}
+                Link::Down | Link::Unknown => {}
             }
-            drained?;
             let pins = std::mem::take(&mut self.life().pins);
             drop(pins);
         }
@@ -348,6 +341,35 @@ impl QpNode {
         self.take(StageEvent::Unexport, "take it from the GPU")
     }
 
+    /// Brings it to a stage. If that fails before it is drained, its work may go on: no region of its PD goes until it is.
+    fn step(&self, to: Stage, wait: Wait) -> Result<()> {
+        let done = match to {
+            Stage::Live | Stage::Destroyed => Ok(()),
+            Stage::Stopping => self.stop(),
+            Stage::Synced => self.sync(wait),
+            Stage::Drained => self.drain(wait),
+            Stage::Unexported => self.unexport(),
+        };
+        let goes_on = |error: &Error| error.kind() == ErrorKind::Timeout && !wait.is_last();
+        // Regions learn of it before the caller does.
+        let mut life = self.life();
+        match &done {
+            Err(error) if goes_on(error) => {}
+            Err(_) if self.stage.get() < Stage::Drained => {
+                if life.link == Link::Up && !std::mem::replace(&mut life.undrained, true) {
+                    self.pd.hold();
+                }
+            }
+            _ => {
+                if self.stage.get() >= Stage::Drained && std::mem::take(&mut life.undrained) {
+                    self.pd.release();
+                }
+            }
+        }
+        drop(life);
+        done
+    }
+
     /// Brings it to RST and to a new life, from any state. Resumes after a refusal.
     pub(super) fn reset(&self, wait: Wait) -> Result<()> {
         let _one = self.exclusive(wait)?;
@@ -359,10 +381,9 @@ impl QpNode {
         }
         let cleared = self.life().cleared;
         if !cleared {
-            self.stop()?;
-            self.sync(wait)?;
-            self.drain(wait)?;
-            self.unexport()?;
+            for stage in QUIESCE {
+                self.step(stage, wait)?;
+            }
             self.reset_state()?;
             self.life().cleared = true;
         }
@@ -423,13 +444,7 @@ impl Node for QpNode {
 
     fn advance(&self, to: Stage, wait: Wait) -> Result<()> {
         let _one = self.exclusive(wait)?;
-        match to {
-            Stage::Live | Stage::Destroyed => Ok(()),
-            Stage::Stopping => self.stop(),
-            Stage::Synced => self.sync(wait),
-            Stage::Drained => self.drain(wait),
-            Stage::Unexported => self.unexport(),
-        }
+        self.step(to, wait)
     }
 
     fn stage(&self) -> Stage {

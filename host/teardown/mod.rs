@@ -35,7 +35,7 @@ pub use stage::{Stage, StageEvent};
 pub(crate) use wait::{GRACE, Wait, deadline_after, poll};
 
 /// The stages before destruction.
-const QUIESCE: [Stage; 4] = [
+pub(crate) const QUIESCE: [Stage; 4] = [
     Stage::Stopping,
     Stage::Synced,
     Stage::Drained,
