@@ -251,10 +251,13 @@ impl Error {
             Self::ConnectInfo(_) | Self::ModuleAbi { .. } => ErrorKind::Incompatible,
             Self::Timeout { .. } | Self::Undrained { .. } => ErrorKind::Timeout,
             Self::Rollback { first, .. } => first.kind(),
+            // What is busy is so because of something else: of which kind that is matters more.
             Self::Incomplete(report) => report
                 .retained
-                .first()
-                .map_or(ErrorKind::Busy, |retained| retained.kind),
+                .iter()
+                .map(|retained| retained.kind)
+                .find(|kind| *kind != ErrorKind::Busy)
+                .unwrap_or(ErrorKind::Busy),
             Self::Thread { reason, .. } => match reason {
                 ThreadError::Timeout => ErrorKind::Timeout,
                 ThreadError::BadVersion { .. } => ErrorKind::Incompatible,

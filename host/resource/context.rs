@@ -99,7 +99,7 @@ impl Context {
             nic,
             capabilities,
             event_queue: OnceLock::new(),
-            graph: Graph::new("NIC context"),
+            graph: Graph::new(crate::node_kinds::NIC),
         })))
     }
 

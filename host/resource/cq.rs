@@ -51,16 +51,17 @@ impl Cq {
             cq_umem_offset: layout.cq(place),
         };
         let (handle, out) = mailbox::create(context.driver(), "create the CQ", &input)?;
-        let node = CqNode {
+        let node = Shared::new(CqNode {
             context: context.clone(),
             handle,
+            cqn: out.as_ref().ok().map(|out| out.cqn),
             umem,
             map,
             _tenancy: tenancy,
-        };
+        });
         Ok(Self {
-            cqn: out.cqn,
-            node: Shared::new(node),
+            cqn: out?.cqn,
+            node,
         })
     }
 
@@ -81,6 +82,7 @@ impl Cq {
 pub(crate) struct CqNode {
     context: Context,
     handle: NicHandle,
+    cqn: Option<u32>,
     umem: Pin<UmemNode>,
     map: Pin<UarMapNode>,
     /// Its ring and its record lie there.
@@ -89,6 +91,10 @@ pub(crate) struct CqNode {
 
 impl Node for CqNode {
     const NAME: &'static str = "CQ";
+
+    fn number(&self) -> Option<u64> {
+        Some(self.cqn?.into())
+    }
 
     fn destroy(&self) -> Result<()> {
         self.context

@@ -40,7 +40,7 @@ impl GpuContext {
         );
         Ok(Self(Arc::new(Opened {
             gpu,
-            graph: Graph::new("GPU context"),
+            graph: Graph::new(crate::node_kinds::GPU),
         })))
     }
 
@@ -293,6 +293,10 @@ pub(crate) struct MemoryNode {
 impl Node for MemoryNode {
     const NAME: &'static str = "GPU memory";
 
+    fn number(&self) -> Option<u64> {
+        Some(self.addr)
+    }
+
     fn destroy(&self) -> Result<()> {
         self.gpu.undo("free GPU memory", |gpu| gpu.free(self.addr))
     }
@@ -360,6 +364,10 @@ pub(crate) struct HostWordsNode {
 
 impl Node for HostWordsNode {
     const NAME: &'static str = "host-mapped memory";
+
+    fn number(&self) -> Option<u64> {
+        Some(self.addr)
+    }
 
     fn destroy(&self) -> Result<()> {
         self.gpu.undo("free host-mapped memory", |gpu| {

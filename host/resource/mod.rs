@@ -31,7 +31,6 @@ pub use context::{Capabilities, Context};
 pub use gpu::{GpuContext, GpuMemory};
 pub(crate) use gpu::{HostWords, MemoryNode};
 pub use host_memory::HostMemory;
-pub(crate) use mr::MrNode;
 pub use mr::{Mr, RemoteMr};
 pub use pd::Pd;
 pub use pool::QpPool;

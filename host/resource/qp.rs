@@ -17,7 +17,7 @@ use super::{Context, GpuContext, Pd, QpConfig, QpPool, mailbox};
 use crate::driver::PortInfo;
 use crate::error::{Refused, Result};
 use crate::teardown::{
-    CloseReport, GRACE, Node, Pin, Shared, Slot, Stage, building, deadline_after,
+    CloseReport, GRACE, Node, Pin, Shared, Slot, Stage, Wait, building, deadline_after,
 };
 
 /// An RC queue pair whose send queue lies in GPU memory, and its CQ.
@@ -89,19 +89,21 @@ impl QueuePair {
             slab.words().pin()?,
         );
         let (handle, out) = mailbox::create(context.driver(), "create the QP", &input)?;
+        let qpn = out.as_ref().map_or(0, |out| out.qpn);
         let parts = Parts {
             handle,
-            qpn: out.qpn,
+            qpn,
             pins,
             tenancy,
         };
         let node = Shared::new(QpNode::new(pd, gpu, &queues, parts));
-        tracing::debug!(qpn = out.qpn, depth = config.depth, form = ?config.cq_form, "QP created");
+        out?;
+        tracing::debug!(qpn, depth = config.depth, form = ?config.cq_form, "QP created");
         Ok(Self {
             config: config.clone(),
             port,
             gid,
-            qpn: out.qpn,
+            qpn,
             generation: 0,
             node,
             queues,
@@ -145,7 +147,7 @@ impl QueuePair {
     /// again goes on where it stopped.
     pub fn reset(&mut self) -> Result<()> {
         let _entered = self.pd.context().enter()?;
-        self.node.visit(|qp| qp.reset(deadline_after(GRACE)))??;
+        self.node.visit(|qp| qp.reset(Wait::within(GRACE)))??;
         self.generation = self.generation.wrapping_add(1);
         tracing::debug!(qpn = self.qpn, "QP reset");
         Ok(())
@@ -194,7 +196,7 @@ impl QueuePair {
     /// Takes it from the GPU, live.
     pub(crate) fn take_back(&self) -> Result<()> {
         self.node.visit(|qp| {
-            let _one = qp.exclusive();
+            let _one = qp.exclusive(Wait::within(GRACE))?;
             qp.take_back()
         })?
     }

@@ -12,7 +12,7 @@ use super::qp_node::{Link, QpNode};
 use crate::connect::{ConnectInfo, InfoError};
 use crate::driver::Access;
 use crate::error::{Error, Result};
-use crate::teardown::{Node, attach};
+use crate::teardown::{GRACE, Node, Wait, attach};
 
 /// Largest `qpc.log_rra_max` and `qpc.log_sra_max`: 3 bits.
 const MAX_LOG_READS: u8 = 7;
@@ -93,7 +93,7 @@ impl QueuePair {
         remote: &ConnectInfo,
         neighbours: &mut Neighbours,
     ) -> Result<()> {
-        let _one = qp.exclusive();
+        let _one = qp.exclusive(Wait::within(GRACE))?;
         connectable(qp)?;
         if let Err(error) = self.to_rts(qp, remote, neighbours) {
             return Err(reset(qp, error));
@@ -233,17 +233,16 @@ fn reset(qp: &QpNode, first: Error) -> Error {
 /// As [`reset`], unless the QP was closed meanwhile.
 fn disconnect(first: Error, qp: &QueuePair) -> Error {
     let mut first = Some(first);
-    let error = qp.node.visit(|node| {
-        let _one = node.exclusive();
-        let first = first.take()?;
-        Some(match node.require_live(DOING) {
-            Ok(()) => reset(node, first),
-            Err(_) => first,
-        })
-    });
-    error
-        .ok()
-        .flatten()
-        .or(first)
-        .unwrap_or(Error::Closed { what: QpNode::NAME })
+    let mut back = |node: &QpNode| -> Result<Error> {
+        let _one = node.exclusive(Wait::within(GRACE))?;
+        node.require_live(DOING)?;
+        let first = first.take().unwrap_or(Error::Closed { what: QpNode::NAME });
+        Ok(reset(node, first))
+    };
+    let back = qp.node.visit(&mut back).unwrap_or_else(Err);
+    match (back, first) {
+        (Ok(error), _) => error,
+        (Err(also), Some(first)) => attach(first, QpNode::NAME, also),
+        (Err(error), None) => error,
+    }
 }

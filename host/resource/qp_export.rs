@@ -5,8 +5,8 @@
 
 use super::QueuePair;
 use super::slab::Slab;
-use crate::error::Result;
-use crate::teardown::attach;
+use crate::error::{Error, Result};
+use crate::teardown::{GRACE, Wait, attach};
 
 /// Makes kernels take the handles of all of `qps`, or of none.
 pub(crate) fn hand_over(qps: &[QueuePair]) -> Result<()> {
@@ -16,7 +16,11 @@ pub(crate) fn hand_over(qps: &[QueuePair]) -> Result<()> {
         .collect::<Result<Vec<_>>>()?;
     let pins = qps.iter().map(QueuePair::pin).collect::<Result<Vec<_>>>()?;
     // Their owner is here, so nobody else takes several of them.
-    let _ones: Vec<_> = pins.iter().map(|pin| pin.exclusive()).collect();
+    let wait = Wait::within(GRACE);
+    let _ones = pins
+        .iter()
+        .map(|pin| pin.exclusive(wait))
+        .collect::<Result<Vec<_>>>()?;
     for pin in &pins {
         pin.require_live("export it")?;
         pin.welcome()?;
@@ -30,7 +34,7 @@ pub(crate) fn hand_over(qps: &[QueuePair]) -> Result<()> {
                 (qp.queues().place(), handle)
             })
             .collect();
-        if let Err(error) = slab.write_handles(&handles) {
+        if let Err(error) = slab.write_handles(&handles, wait) {
             return Err(groups.iter().take(at + 1).fold(error, take_back));
         }
     }
@@ -55,12 +59,9 @@ fn by_slab(qps: &[QueuePair]) -> Vec<(&Slab, Vec<&QueuePair>)> {
 }
 
 /// Makes kernels refuse them again. A copy that failed may have written some.
-fn take_back(
-    first: crate::error::Error,
-    (slab, members): &(&Slab, Vec<&QueuePair>),
-) -> crate::error::Error {
+fn take_back(first: Error, (slab, members): &(&Slab, Vec<&QueuePair>)) -> Error {
     let places: Vec<u32> = members.iter().map(|qp| qp.queues().place()).collect();
-    match slab.clear_handles(&places) {
+    match slab.clear_handles(&places, Wait::within(GRACE)) {
         Ok(()) => first,
         Err(later) => attach(first, "exported handle", later),
     }

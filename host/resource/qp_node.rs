@@ -2,16 +2,15 @@
 //!
 //! Knows: the stages, and what each takes; that launches hold it. Must not know: addressing, or what a launch is.
 
-use std::any::Any;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
 
 use warpverbs_wire::prm::{Command, qp_2err, qp_2rst};
 
 use super::cq::CqNode;
-use super::drain::Drain;
+use super::drain::{Drain, Marker};
 use super::gpu::HostWordsNode;
+use super::mr::MrNode;
 use super::pd::PdNode;
 use super::queues::{Produced, Queues};
 use super::slab::Tenancy;
@@ -20,10 +19,13 @@ use super::umem::UmemNode;
 use super::{Context, GpuContext, Pd, mailbox};
 use crate::driver::{NicHandle, PdInfo};
 use crate::error::{Error, ErrorKind, Result};
-use crate::teardown::{Found, Graph, Node, Pin, Slot, Stage, StageCell, StageEvent, poll, untold};
+use crate::teardown::{
+    Baton, BatonHeld, Found, GRACE, Graph, Node, Pin, QUIESCE, Slot, Stage, StageCell, StageEvent,
+    Wait, poll, untold,
+};
 
-/// What something holds without naming it.
-pub(crate) type Kept = Arc<dyn Any + Send + Sync>;
+/// A region that outstanding work may access.
+pub(crate) type Kept = Arc<Pin<MrNode>>;
 
 /// A QP.
 pub(crate) struct QpNode {
@@ -33,7 +35,7 @@ pub(crate) struct QpNode {
     qpn: u32,
     stage: StageCell,
     /// Held by whoever moves the QP from state to state.
-    exclusive: Mutex<()>,
+    exclusive: Baton,
     life: Mutex<Life>,
     pd: Pin<PdNode>,
     cq: Pin<CqNode>,
@@ -50,8 +52,8 @@ struct Life {
     link: Link,
     /// 2ERR was done.
     flushed: bool,
-    /// Index of the marker, once posted.
-    marker: Option<u16>,
+    /// The marker, once posted.
+    marker: Option<Marker>,
     /// 2RST was done, and the queues are yet to follow.
     cleared: bool,
     /// GPU threads were told to stop for good.
@@ -65,7 +67,7 @@ struct Life {
     touched: bool,
     /// What outstanding work may access although its launch is over.
     pins: Vec<Kept>,
-    /// Its PD was told that it could not be drained.
+    /// Its PD was told that it could not be stopped, or waited for, or drained.
     undrained: bool,
 }
 
@@ -150,7 +152,7 @@ impl QpNode {
             handle: parts.handle,
             qpn: parts.qpn,
             stage: StageCell::live(),
-            exclusive: Mutex::default(),
+            exclusive: Baton::new(),
             life: Mutex::new(Life::new(queues.slab().first_index())),
             pd: pd_pin,
             cq,
@@ -167,10 +169,10 @@ impl QpNode {
     }
 
     /// Keeps others from moving the QP from state to state.
-    pub(super) fn exclusive(&self) -> MutexGuard<'_, ()> {
+    pub(super) fn exclusive(&self, wait: Wait) -> Result<BatonHeld<'_>> {
         self.exclusive
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+            .take(wait.turn())
+            .ok_or_else(|| wait.timeout("another thread's call on the QP"))
     }
 
     pub(super) fn pd_info(&self) -> PdInfo {
@@ -239,7 +241,7 @@ impl QpNode {
 
     /// Takes a live QP from the GPU. Busy while a launch uses it.
     pub(super) fn take_back(&self) -> Result<()> {
-        self.reap()?;
+        self.reap(Wait::within(GRACE))?;
         let users = self.life().uses.len();
         if users > 0 {
             return Err(Error::Busy {
@@ -247,7 +249,7 @@ impl QpNode {
                 users,
             });
         }
-        self.revoke()
+        self.revoke(Wait::within(GRACE))
     }
 
     /// Registers a launch on a stream. Refused from the moment on when the QP stops, and while a launch on another stream
@@ -315,7 +317,7 @@ impl QpNode {
     }
 
     /// Closes the launches that are over, whoever holds them: one of them may have been retained.
-    fn reap(&self) -> Result<()> {
+    fn reap(&self, wait: Wait) -> Result<()> {
         let uses = self.life().uses.clone();
         for used in uses {
             let Some((graph, id)) = used.launch else {
@@ -324,9 +326,9 @@ impl QpNode {
             let over = match graph.find(id) {
                 Found::Gone => true,
                 Found::Going => false,
-                Found::Here(launch) => match launch.close() {
+                Found::Here(launch) => match launch.close(wait) {
                     Ok(()) => true,
-                    Err(Error::Running { .. }) => false,
+                    Err(Error::Running { .. } | Error::Timeout { .. }) => false,
                     Err(error) => return Err(error),
                 },
             };
@@ -338,25 +340,23 @@ impl QpNode {
         Ok(())
     }
 
-    fn sync(&self, deadline: Instant) -> Result<()> {
+    fn sync(&self, wait: Wait) -> Result<()> {
         if self.stage.get() < Stage::Synced {
-            poll("a kernel that uses the QP", deadline, || {
-                self.reap()?;
+            poll("a kernel that uses the QP", wait, || {
+                self.reap(wait)?;
                 Ok(self.life().uses.is_empty())
             })?;
         }
         self.take(StageEvent::Sync, "go on")
     }
 
-    fn drain(&self, deadline: Instant) -> Result<()> {
+    fn drain(&self, wait: Wait) -> Result<()> {
         if self.stage.get() < Stage::Drained {
-            let drained = match self.link() {
-                Link::Up => self.flush(deadline),
+            match self.link() {
+                Link::Up => self.flush(wait)?,
                 // Nothing was ever posted.
-                Link::Down | Link::Unknown => Ok(()),
-            };
-            self.settled(drained)?;
-            self.hold(false);
+                Link::Down | Link::Unknown => {}
+            }
             let pins = std::mem::take(&mut self.life().pins);
             drop(pins);
         }
@@ -365,25 +365,7 @@ impl QpNode {
         Ok(())
     }
 
-    /// Passes a step of the teardown on. If it failed, the NIC may go on to access whatever the QP's PD has: MRs learn of
-    /// it before the caller does.
-    fn settled(&self, step: Result<()>) -> Result<()> {
-        if step.is_err() && self.link() == Link::Up {
-            self.hold(true);
-        }
-        step
-    }
-
-    fn hold(&self, undrained: bool) {
-        let was = std::mem::replace(&mut self.life().undrained, undrained);
-        match (was, undrained) {
-            (false, true) => self.pd.hold(),
-            (true, false) => self.pd.release(),
-            _ => {}
-        }
-    }
-
-    fn flush(&self, deadline: Instant) -> Result<()> {
+    fn flush(&self, wait: Wait) -> Result<()> {
         if !self.life().flushed {
             match self.modify("move the QP to ERR", &qp_2err::In { qpn: self.qpn }) {
                 Err(error) if error.kind() == ErrorKind::DeviceLost => {
@@ -409,7 +391,7 @@ impl QpNode {
             qpn: self.qpn,
         };
         let mut marker = marker;
-        let drained = drain.run(&mut marker, deadline);
+        let drained = drain.run(&mut marker, wait);
         self.life().marker = marker;
         match drained {
             // The NIC went away: it accesses nothing any more.
@@ -419,9 +401,9 @@ impl QpNode {
     }
 
     /// Makes kernels refuse the handle.
-    fn revoke(&self) -> Result<()> {
+    fn revoke(&self, wait: Wait) -> Result<()> {
         let (slab, place) = (self.queues.slab(), self.queues.place());
-        match slab.clear_handle(place) {
+        match slab.clear_handle(place, wait) {
             Err(_) if !self.gpu.is_alive() => {
                 untold(format!("GPU: clear the handle of QP {:#x}", self.qpn));
                 slab.forget_handle(place);
@@ -431,16 +413,45 @@ impl QpNode {
         }
     }
 
-    fn unexport(&self) -> Result<()> {
+    fn unexport(&self, wait: Wait) -> Result<()> {
         if self.stage.get() < Stage::Unexported {
-            self.revoke()?;
+            self.revoke(wait)?;
         }
         self.take(StageEvent::Unexport, "take it from the GPU")
     }
 
+    /// Brings it to a stage. If that fails before it is drained, its work may go on: no region of its PD goes until it is.
+    fn step(&self, to: Stage, wait: Wait) -> Result<()> {
+        let done = match to {
+            Stage::Live | Stage::Destroyed => Ok(()),
+            Stage::Stopping => self.stop(),
+            Stage::Synced => self.sync(wait),
+            Stage::Drained => self.drain(wait),
+            Stage::Unexported => self.unexport(wait),
+        };
+        let goes_on = |error: &Error| error.kind() == ErrorKind::Timeout && !wait.is_last();
+        // Regions learn of it before the caller does.
+        let mut life = self.life();
+        match &done {
+            Err(error) if goes_on(error) => {}
+            Err(_) if self.stage.get() < Stage::Drained => {
+                if life.link == Link::Up && !std::mem::replace(&mut life.undrained, true) {
+                    self.pd.hold();
+                }
+            }
+            _ => {
+                if self.stage.get() >= Stage::Drained && std::mem::take(&mut life.undrained) {
+                    self.pd.release();
+                }
+            }
+        }
+        drop(life);
+        done
+    }
+
     /// Brings it to RST and to a new life, from any state. Resumes after a refusal.
-    pub(super) fn reset(&self, deadline: Instant) -> Result<()> {
-        let _one = self.exclusive();
+    pub(super) fn reset(&self, wait: Wait) -> Result<()> {
+        let _one = self.exclusive(wait)?;
         if self.queues.is_exported() {
             return Err(Error::QpState {
                 doing: "reset it",
@@ -449,10 +460,9 @@ impl QpNode {
         }
         let cleared = self.life().cleared;
         if !cleared {
-            self.settled(self.stop())?;
-            self.settled(self.sync(deadline))?;
-            self.drain(deadline)?;
-            self.unexport()?;
+            for stage in QUIESCE {
+                self.step(stage, wait)?;
+            }
             self.reset_state()?;
             self.life().cleared = true;
         }
@@ -521,23 +531,21 @@ impl Attached {
 impl Node for QpNode {
     const NAME: &'static str = "QP";
 
-    fn advance(&self, to: Stage, deadline: Instant) -> Result<()> {
-        let _one = self.exclusive();
-        match to {
-            Stage::Live | Stage::Destroyed => Ok(()),
-            Stage::Stopping => self.settled(self.stop()),
-            Stage::Synced => self.settled(self.sync(deadline)),
-            Stage::Drained => self.drain(deadline),
-            Stage::Unexported => self.unexport(),
-        }
+    fn number(&self) -> Option<u64> {
+        (self.qpn != 0).then_some(self.qpn.into())
+    }
+
+    fn advance(&self, to: Stage, wait: Wait) -> Result<()> {
+        let _one = self.exclusive(wait)?;
+        self.step(to, wait)
     }
 
     fn stage(&self) -> Stage {
         self.stage.get()
     }
 
+    /// Nobody else is at it: whoever destroys a node has it alone.
     fn destroy(&self) -> Result<()> {
-        let _one = self.exclusive();
         // A QP that was reset meanwhile is live again, and must not be destroyed from there.
         if self.stage.get() < Stage::Unexported {
             return Err(Error::QpState {
@@ -555,12 +563,18 @@ impl Node for QpNode {
     }
 
     fn parents(&self) -> Vec<Arc<dyn Slot>> {
-        vec![
+        let life = self.life();
+        let regions: Vec<_> = life.pins.iter().map(|region| region.slot()).collect();
+        drop(life);
+        [
             self.pd.slot(),
             self.cq.slot(),
             self.map.slot(),
             self.umem.slot(),
             self.words.slot(),
         ]
+        .into_iter()
+        .chain(regions)
+        .collect()
     }
 }

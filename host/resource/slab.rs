@@ -18,7 +18,7 @@ use super::uar::{Uar, UarMap};
 use super::umem::Umem;
 use super::{Context, GpuContext, GpuMemory, HostWords};
 use crate::error::{Error, Result};
-use crate::teardown::{Slot, attach};
+use crate::teardown::{Baton, BatonHeld, Slot, Wait, attach};
 
 /// A slab. Clones are the same; its parts are destroyed with the last of them, children before parents.
 #[derive(Clone)]
@@ -30,7 +30,7 @@ struct Parts {
     read_needs_dump: bool,
     places: Mutex<Vec<Place>>,
     /// Held while handles are written: what was found out about neighbours stays true.
-    writing: Mutex<()>,
+    writing: Baton,
     /// More QPs may be created in it.
     open: AtomicBool,
     // Children before parents: fields are dropped in order.
@@ -110,7 +110,7 @@ impl Slab {
             first_index,
             read_needs_dump: !gpu.orders_nic_writes(),
             places: Mutex::new(vec![Place::default(); layout.places as usize]),
-            writing: Mutex::default(),
+            writing: Baton::new(),
             open: AtomicBool::new(true),
             map,
             uar,
@@ -236,8 +236,8 @@ impl Slab {
 
     /// Writes the handles of some places, sorted: the part that does not change while a QP is exported. A run of
     /// neighbours takes one copy.
-    pub(super) fn write_handles(&self, handles: &[(u32, QpHandle)]) -> Result<()> {
-        let _one = self.writing();
+    pub(super) fn write_handles(&self, handles: &[(u32, QpHandle)], wait: Wait) -> Result<()> {
+        let _one = self.writing(wait)?;
         let places: Vec<u32> = handles.iter().map(|(place, _)| *place).collect();
         let mark = |handle| {
             for place in &places {
@@ -261,8 +261,8 @@ impl Slab {
 
     /// Makes the handles of some places ones that every kernel refuses: version 0 is none. All are tried; the first error
     /// is told.
-    pub(super) fn clear_handles(&self, places: &[u32]) -> Result<()> {
-        let _one = self.writing();
+    pub(super) fn clear_handles(&self, places: &[u32], wait: Wait) -> Result<()> {
+        let _one = self.writing(wait)?;
         let mut cleared = Ok(());
         for (first, count) in runs(places) {
             if let Err(error) = self.clear_run(first, count) {
@@ -277,8 +277,8 @@ impl Slab {
 
     /// Clears a place's handle, and in the same copy those of its neighbours whose turn is next. What one copy cannot do, a
     /// copy of its own may: neighbours do not suffer for each other.
-    pub(super) fn clear_handle(&self, place: u32) -> Result<()> {
-        let _one = self.writing();
+    pub(super) fn clear_handle(&self, place: u32, wait: Wait) -> Result<()> {
+        let _one = self.writing(wait)?;
         let (first, count) = {
             let places = self.places();
             let found = |at: u32| places.get(at as usize).copied().unwrap_or_default();
@@ -324,11 +324,11 @@ impl Slab {
         self.0.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn writing(&self) -> MutexGuard<'_, ()> {
+    fn writing(&self, wait: Wait) -> Result<BatonHeld<'_>> {
         self.0
             .writing
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+            .take(wait.turn())
+            .ok_or_else(|| wait.timeout("another thread's copy of handles"))
     }
 
     fn look(&self, place: u32) -> Place {
