@@ -6,14 +6,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tracing::error;
 
 use super::baton::Baton;
 use super::gate::Gate;
 use super::report::{self, CloseReport, NodeId, Notes, Retained, noting};
-use super::wait::NAP;
+use super::wait::{GRACE, NAP};
 use super::{QUIESCE, Slot, Stage, Wait};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -81,6 +81,15 @@ impl Graph {
         } else {
             Err(Error::Closed { what: self.0.name })
         }
+    }
+
+    /// How long a drop waits: not at all once the context is closed, since that close has waited.
+    pub(super) fn grace(&self) -> Wait {
+        Wait::within(if self.0.gate.is_shut() {
+            Duration::ZERO
+        } else {
+            GRACE
+        })
     }
 
     pub(super) fn add(&self, id: u64, slot: &Arc<dyn Slot>) {
