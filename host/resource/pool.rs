@@ -133,11 +133,13 @@ impl QpPool {
     /// it depends on; siblings go on. Closing again goes on where it stopped.
     ///
     /// An idle QP costs three commands of the NIC. All handles are cleared in one copy.
+    #[allow(clippy::result_large_err, reason = "a refusal hands the pool back")]
     pub fn close(self) -> Result<CloseReport, Refused<Self>> {
         self.close_within(GRACE)
     }
 
     /// As [`Self::close`], with the time that kernels and outstanding work may take.
+    #[allow(clippy::result_large_err, reason = "a refusal hands the pool back")]
     pub fn close_within(self, time: Duration) -> Result<CloseReport, Refused<Self>> {
         let mut slots = self.slab.slots().to_vec();
         {

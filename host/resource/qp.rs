@@ -10,7 +10,7 @@ use warpverbs_wire::prm::create_qp;
 use warpverbs_wire::prm::qpc::{PathMigration, Qpc, RqType, ServiceType, TimestampFormat};
 
 use super::path::Gid;
-use super::qp_node::{Attached, Parts, QpNode};
+use super::qp_node::{Attached, Parents, Parts, QpNode};
 use super::queues::Queues;
 use super::slab::Slab;
 use super::{Context, GpuContext, Pd, QpConfig, QpPool, mailbox};
@@ -81,19 +81,19 @@ impl QueuePair {
             wq_umem_offset: queues.sq(),
             ..create_qp::In::default()
         };
-        let pins = (
-            pd.pin()?,
-            queues.cq_owner().pin()?,
-            slab.map().pin()?,
-            slab.umem().pin()?,
-            slab.words().pin()?,
-        );
+        let parents = Parents {
+            pd: pd.pin()?,
+            cq: queues.cq_owner().pin()?,
+            map: slab.map().pin()?,
+            umem: slab.umem().pin()?,
+            words: slab.words().pin()?,
+        };
         let (handle, out) = mailbox::create(context.driver(), "create the QP", &input)?;
         let qpn = out.as_ref().map_or(0, |out| out.qpn);
         let parts = Parts {
             handle,
             qpn,
-            pins,
+            parents,
             tenancy,
         };
         let node = Shared::new(QpNode::new(pd, gpu, &queues, parts));

@@ -37,11 +37,7 @@ pub(crate) struct QpNode {
     /// Held by whoever moves the QP from state to state.
     exclusive: Baton,
     life: Mutex<Life>,
-    pd: Pin<PdNode>,
-    cq: Pin<CqNode>,
-    map: Pin<UarMapNode>,
-    umem: Pin<UmemNode>,
-    words: Pin<HostWordsNode>,
+    parents: Parents,
     queues: Queues,
     /// Its ring, its record and its handle lie there.
     _tenancy: Tenancy,
@@ -129,23 +125,25 @@ impl Drop for Attached {
     }
 }
 
+/// What a QP stands on.
+pub(super) struct Parents {
+    pub(super) pd: Pin<PdNode>,
+    pub(super) cq: Pin<CqNode>,
+    pub(super) map: Pin<UarMapNode>,
+    pub(super) umem: Pin<UmemNode>,
+    pub(super) words: Pin<HostWordsNode>,
+}
+
 /// What a new QP is made of.
 pub(super) struct Parts {
     pub(super) handle: NicHandle,
     pub(super) qpn: u32,
-    pub(super) pins: (
-        Pin<PdNode>,
-        Pin<CqNode>,
-        Pin<UarMapNode>,
-        Pin<UmemNode>,
-        Pin<HostWordsNode>,
-    ),
+    pub(super) parents: Parents,
     pub(super) tenancy: Tenancy,
 }
 
 impl QpNode {
     pub(super) fn new(pd: &Pd, gpu: &GpuContext, queues: &Queues, parts: Parts) -> Self {
-        let (pd_pin, cq, map, umem, words) = parts.pins;
         Self {
             context: pd.context().clone(),
             gpu: gpu.clone(),
@@ -154,11 +152,7 @@ impl QpNode {
             stage: StageCell::live(),
             exclusive: Baton::new(),
             life: Mutex::new(Life::new(queues.slab().first_index())),
-            pd: pd_pin,
-            cq,
-            map,
-            umem,
-            words,
+            parents: parts.parents,
             queues: queues.clone(),
             _tenancy: parts.tenancy,
         }
@@ -176,7 +170,7 @@ impl QpNode {
     }
 
     pub(super) fn pd_info(&self) -> PdInfo {
-        self.pd.info()
+        self.parents.pd.info()
     }
 
     pub(super) fn link(&self) -> Link {
@@ -436,12 +430,12 @@ impl QpNode {
             Err(error) if goes_on(error) => {}
             Err(_) if self.stage.get() < Stage::Drained => {
                 if life.link == Link::Up && !std::mem::replace(&mut life.undrained, true) {
-                    self.pd.hold();
+                    self.parents.pd.hold();
                 }
             }
             _ => {
                 if self.stage.get() >= Stage::Drained && std::mem::take(&mut life.undrained) {
-                    self.pd.release();
+                    self.parents.pd.release();
                 }
             }
         }
@@ -567,11 +561,11 @@ impl Node for QpNode {
         let regions: Vec<_> = life.pins.iter().map(|region| region.slot()).collect();
         drop(life);
         [
-            self.pd.slot(),
-            self.cq.slot(),
-            self.map.slot(),
-            self.umem.slot(),
-            self.words.slot(),
+            self.parents.pd.slot(),
+            self.parents.cq.slot(),
+            self.parents.map.slot(),
+            self.parents.umem.slot(),
+            self.parents.words.slot(),
         ]
         .into_iter()
         .chain(regions)

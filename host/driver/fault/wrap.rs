@@ -17,6 +17,9 @@ use crate::teardown::deadline_after;
 
 type Result<T> = std::result::Result<T, DriverError>;
 
+/// By call and object: how many times more, and until when.
+type Pending = HashMap<(&'static str, u64), (u64, Instant)>;
+
 /// A driver in front of another.
 #[derive(Debug)]
 pub(super) struct Faulty<T: ?Sized> {
@@ -24,7 +27,7 @@ pub(super) struct Faulty<T: ?Sized> {
     faults: Faults,
     device: Device,
     /// Streams and events that are pending by plan: by which, and until when.
-    pending: Mutex<HashMap<(&'static str, u64), (u64, Instant)>>,
+    pending: Mutex<Pending>,
 }
 
 impl<T: ?Sized> Faulty<T> {
