@@ -12,6 +12,8 @@ mod objects;
 mod properties;
 mod rig;
 mod semantics;
+mod services;
 mod sockets;
 mod transfers;
 mod transport;
+mod waits;
