@@ -237,14 +237,25 @@ impl QpConfig {
                 cure: "choose the index of an entry that the subnet manager has filled, such as 0",
             });
         }
-        if self.udp_source_port.is_some()
+        if let Some(chosen) = self.udp_source_port
             && port.link_layer == LinkLayer::Ethernet
-            && context.capabilities().udp_source_ports.is_none()
         {
-            return Err(Error::Unsupported {
-                what: "the NIC chooses UDP source ports by itself".into(),
-                cure: "leave udp_source_port out",
-            });
+            let Some(ports) = &context.capabilities().udp_source_ports else {
+                return Err(Error::Unsupported {
+                    what: "the NIC chooses UDP source ports by itself".into(),
+                    cure: "leave udp_source_port out",
+                });
+            };
+            if !ports.contains(&chosen) {
+                return Err(Error::InvalidArgument {
+                    what: format!(
+                        "UDP source port {chosen} is not one of the NIC's, {} to {}",
+                        ports.start(),
+                        ports.end()
+                    ),
+                    cure: "choose a port in the range, or leave udp_source_port out",
+                });
+            }
         }
         let mtu = self.mtu.unwrap_or(port.mtu);
         if Mtu::from_bytes(mtu).is_none() || mtu > port.mtu {

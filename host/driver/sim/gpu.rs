@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use warpverbs_sim_bus::{Access, Agent, Bus, Fault, FaultKind, Order, Purpose, Scope, Space};
 use warpverbs_sim_gpu::{self as model, EventId, GpuError, GpuModel, KernelId, ModuleId, StreamId};
 
+use crate::driver::rows;
 use crate::driver::{
     DriverError, DriverErrorKind, Gpu, GpuHandle, LaunchCounters, LaunchShape, PhaseCounters,
     Progress, WriteOrdering,
@@ -198,50 +199,23 @@ impl Gpu for SimGpu {
     fn copy_rows_to_device(&self, addr: u64, pitch: u64, width: u64, bytes: &[u8]) -> Result<()> {
         const CALL: &str = "copy_rows_to_device";
         self.require_alive(CALL)?;
-        let whole = usize::try_from(width)
-            .ok()
-            .filter(|width| *width > 0 && pitch >= *width as u64)
-            .filter(|width| bytes.len().is_multiple_of(*width));
-        let Some(width) = whole else {
-            let text = format!(
-                "{} bytes are no rows of {width}, {pitch} apart",
-                bytes.len()
-            );
-            return Err(DriverError::new(
-                CALL,
-                DriverErrorKind::InvalidArgument,
-                text,
-            ));
-        };
         let mut bus = self.bus.lock();
-        for (number, row) in (0u64..).zip(bytes.chunks_exact(width)) {
-            let at = addr.wrapping_add(number.wrapping_mul(pitch));
+        rows::copy_rows(CALL, (addr, pitch, width), bytes, |at, row| {
             bus.memory
                 .write(Access::HOST_COPY, at, row)
-                .map_err(|fault| from_fault(CALL, &fault))?;
-        }
-        Ok(())
+                .map_err(|fault| from_fault(CALL, &fault))
+        })
     }
 
     fn fill(&self, addr: u64, len: u64, byte: u8) -> Result<()> {
         const CALL: &str = "fill";
-        const CHUNK: u64 = 1 << 20;
         self.require_alive(CALL)?;
-        let chunk = vec![byte; len.min(CHUNK) as usize];
         let mut bus = self.bus.lock();
-        let mut done = 0;
-        while done < len {
-            let part = chunk.get(..(len - done).min(CHUNK) as usize);
+        rows::fill((addr, len, byte), |at, part| {
             bus.memory
-                .write(
-                    Access::HOST_COPY,
-                    addr.wrapping_add(done),
-                    part.unwrap_or_default(),
-                )
-                .map_err(|fault| from_fault(CALL, &fault))?;
-            done += CHUNK;
-        }
-        Ok(())
+                .write(Access::HOST_COPY, at, part)
+                .map_err(|fault| from_fault(CALL, &fault))
+        })
     }
 
     fn copy_from_device(&self, bytes: &mut [u8], addr: u64) -> Result<()> {
