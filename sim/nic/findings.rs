@@ -47,6 +47,12 @@ pub enum FindingKind {
         /// Byte of the WQE.
         byte: u16,
     },
+    /// A WQE that completes is not the one that was fetched: it was overwritten before it completed, or fetched before it was
+    /// written.
+    WqeChanged {
+        /// The first byte that differs.
+        byte: u16,
+    },
     /// A fetched WQE ends behind the producer index.
     WqeBeyondProducer {
         /// The producer.
@@ -151,6 +157,7 @@ impl FindingKind {
             Self::WqeQpn { .. } => "wqe-qpn",
             Self::WqeMalformed => "wqe-malformed",
             Self::WqeReserved { .. } => "wqe-reserved",
+            Self::WqeChanged { .. } => "wqe-changed",
             Self::WqeBeyondProducer { .. } => "wqe-beyond-producer",
             Self::DoorbellWrongPage { .. } => "doorbell-wrong-page",
             Self::DoorbellWrongRegister => "doorbell-wrong-register",
@@ -190,6 +197,10 @@ impl fmt::Display for FindingKind {
             Self::WqeReserved { byte } => write!(
                 f,
                 "byte {byte} of the WQE is set, which its opcode does not use"
+            ),
+            Self::WqeChanged { byte } => write!(
+                f,
+                "byte {byte} is not what was fetched: the WQE was overwritten before it completed, or fetched before it was written"
             ),
             Self::WqeBeyondProducer { producer } => {
                 write!(f, "the WQE ends behind producer {producer:#x}")
@@ -292,6 +303,8 @@ pub(crate) struct Findings {
     kept: Vec<Finding>,
     counts: BTreeMap<(ObjectId, &'static str), u64>,
     total: u64,
+    /// Where findings were added since somebody looked.
+    fresh: Vec<ObjectId>,
 }
 
 impl Findings {
@@ -304,6 +317,9 @@ impl Findings {
         detail: impl FnOnce() -> String,
     ) {
         self.total += 1;
+        if !self.fresh.contains(&object) {
+            self.fresh.push(object);
+        }
         let count = self.counts.entry((object, kind.name())).or_default();
         *count += 1;
         if *count <= KEPT_PER_OBJECT {
@@ -322,6 +338,11 @@ impl Findings {
 
     pub(crate) fn total(&self) -> u64 {
         self.total
+    }
+
+    /// Objects with findings that were added since the last call.
+    pub(crate) fn take_fresh(&mut self) -> Vec<ObjectId> {
+        std::mem::take(&mut self.fresh)
     }
 
     pub(crate) fn take(&mut self) -> Vec<Finding> {

@@ -51,7 +51,7 @@ mod umem;
 mod work;
 
 pub use cable::{Cable, CableEnd, CablePlan, CableStats};
-pub use config::{GidEntry, GidKind, LinkLayer, NicConfig, PortInfo};
+pub use config::{FindingPolicy, GidEntry, GidKind, LinkLayer, NicConfig, PortInfo};
 pub use error::NicError;
 pub use faults::{FaultPlan, InjectedFault};
 pub use findings::{Finding, FindingKind};

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use warpverbs_sim_bus::{Device, Dma, Fault, FaultKind, Step};
 use warpverbs_wire::doorbell::{CqArm, Doorbell};
-use warpverbs_wire::eqe::{self, PortChange};
+use warpverbs_wire::eqe::{self, EventType, PortChange};
 use warpverbs_wire::prm::qpc::QpState;
 
-use crate::config::{GidEntry, MAX_FIRST_INDEX, NicConfig, PORTS, PortInfo};
+use crate::config::{FindingPolicy, GidEntry, MAX_FIRST_INDEX, NicConfig, PORTS, PortInfo};
 use crate::error::NicError;
 use crate::events::Events;
 use crate::faults::{Faults, InjectedFault};
@@ -373,6 +373,10 @@ impl NicModel {
         self.faults.on_command(opcode)
     }
 
+    pub(crate) fn planted_silence(&mut self, opcode: u16) -> Option<bool> {
+        self.faults.on_answer(opcode)
+    }
+
     /// Adds what it does from now on to a trace.
     pub fn trace(&mut self, trace: &Trace) {
         self.trace = Some((trace.clone(), self.config.name.as_str().into()));
@@ -403,6 +407,28 @@ impl NicModel {
         self.schedule.unwatch(qpn);
     }
 
+    /// With [`FindingPolicy::Fail`]: what has findings fails.
+    fn fail_on_findings(&mut self, dma: &mut dyn Dma) {
+        for object in self.findings.take_fresh() {
+            let concerns = |(qpn, qp): (u32, &Qp)| {
+                let concerned = match object.kind {
+                    ObjectKind::Qp => qpn == object.id,
+                    ObjectKind::Cq => qp.uses.contains(&object),
+                    _ => true,
+                };
+                let works = matches!(qp.state, QpState::Rtr | QpState::Rts);
+                (concerned && works).then_some(qpn)
+            };
+            let failing: Vec<u32> = self.objects.qps.iter().filter_map(concerns).collect();
+            for qpn in failing {
+                let mut work = self.work(qpn, dma);
+                work.enter_error(None);
+                work.raise(EventType::WqCatastrophicError);
+                work.settle();
+            }
+        }
+    }
+
     fn work<'a>(&'a mut self, qpn: u32, dma: &'a mut dyn Dma) -> Work<'a> {
         Work {
             qpn,
@@ -415,6 +441,7 @@ impl NicModel {
             events: &mut self.events,
             time: &mut self.time,
             buffers: &mut self.buffers,
+            checks_wqes: self.config.checks_wqes,
             clock: self.clock,
             trace: &self.trace,
             dma,
@@ -585,6 +612,9 @@ impl Device for NicModel {
         if self.is_silent() {
             self.port.sleep(self.time.now());
             return Step::Idle;
+        }
+        if self.config.findings == FindingPolicy::Fail {
+            self.fail_on_findings(dma);
         }
         if self.config.reads_records_early && self.schedule.whim() {
             self.read_some_record(dma);

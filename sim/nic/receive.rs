@@ -57,7 +57,7 @@ pub(crate) struct Posted {
 
 impl ReceiveQueue {
     /// The queue that a QP's context asks for, if it asks for one.
-    pub(crate) fn of_qp(context: &Qpc, ring: u64, dbr: u64) -> Option<Self> {
+    pub(crate) fn of_qp(context: &Qpc, ring: u64, dbr: u64, first: u64) -> Option<Self> {
         (context.rq_type == RqType::Regular).then(|| Self {
             shape: Shape::Ring(false),
             pd: context.pd,
@@ -65,8 +65,8 @@ impl ReceiveQueue {
             dbr,
             stride: stride_of(context),
             depth: 1 << context.log_rq_size,
-            consumer: 0,
-            producer: 0,
+            consumer: first,
+            producer: first,
             dbr_due: false,
         })
     }
@@ -241,7 +241,7 @@ mod tests {
             ..Qpc::default()
         };
         assert_eq!(ReceiveQueue::bytes_of_qp(&context), 8 * 32);
-        let mut queue = ReceiveQueue::of_qp(&context, 0x1000, 0).unwrap();
+        let mut queue = ReceiveQueue::of_qp(&context, 0x1000, 0, 0).unwrap();
         (queue.consumer, queue.producer) = (0xfffe, 0xfffe);
         assert!(queue.record(4));
         assert_eq!((queue.producer, queue.has_posted()), (0x1_0004, true));

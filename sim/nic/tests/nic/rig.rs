@@ -239,7 +239,10 @@ impl Rig {
     }
 
     fn on(bus: Arc<Bus>, trace: Trace, config: NicConfig) -> Self {
-        let mut model = NicModel::new(config);
+        let mut model = NicModel::new(NicConfig {
+            checks_wqes: true,
+            ..config
+        });
         let pd = model.alloc_pd().unwrap();
         let uar = model.alloc_uar(UarKind::NonCachedDedicated).unwrap();
         let nic = Arc::new(Mutex::new(model));
@@ -549,11 +552,13 @@ impl Rig {
         (request.wq_umem_id, qp.umem) = (umem, umem);
         qp.ring = rings + depth * 64;
         qp.qpn = self.command(request).unwrap().qpn;
+        let first = dbr_word(qp.next).to_le_bytes();
+        self.write(qp.dbr + DBR_RECEIVE as u64, &first);
         let queue = TestRq {
             ring: rings,
             dbr: qp.dbr,
             depth,
-            next: 0,
+            next: qp.next,
         };
         (qp, queue)
     }
@@ -584,8 +589,9 @@ impl Rig {
             dbr: ring + depth * 64,
             depth,
             head: 0,
-            posted: 0,
+            posted: self.nic().config().first_index,
         };
+        self.write(srq.dbr, &dbr_word(srq.posted).to_le_bytes());
         (create_rmp::In { context }, srq)
     }
 
