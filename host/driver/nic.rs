@@ -150,6 +150,8 @@ pub struct PortInfo {
     pub lid: u16,
     /// GID table entries.
     pub gids: u32,
+    /// An InfiniBand port that demands a GRH of every packet (`IBV_QPF_GRH_REQUIRED`).
+    pub grh_required: bool,
 }
 
 /// Kinds of GID (`ibv_gid_type_sysfs`, `ibv_gid_type`).

@@ -349,13 +349,24 @@ impl QueuePair {
         Ok(())
     }
 
-    /// The path to a remote end. On InfiniBand it is within the subnet, without GRH.
+    /// The path to a remote end. On InfiniBand it is within the subnet, without GRH unless the port demands one.
     fn path_to(&self, qp: &QpNode, remote: &ConnectInfo, path: Ads) -> Result<Ads> {
         Ok(match self.port.link_layer {
             LinkLayer::InfiniBand => Ads {
                 rlid: remote.lid,
                 sl: self.config.service_level,
-                ..path
+                ..if self.port.grh_required {
+                    Ads {
+                        grh: true,
+                        rgid_rip: remote.gid,
+                        src_addr_index: self.gid.index,
+                        hop_limit: self.config.hop_limit,
+                        tclass: self.config.traffic_class,
+                        ..path
+                    }
+                } else {
+                    path
+                }
             },
             LinkLayer::Ethernet => Ads {
                 rmac: self

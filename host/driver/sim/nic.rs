@@ -414,6 +414,7 @@ impl Nic for SimNic {
             log_max_message: info.log_max_message,
             lid: info.lid,
             gids: info.gids,
+            grh_required: info.grh_required,
         })
     }
 
