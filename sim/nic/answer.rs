@@ -62,13 +62,18 @@ impl Work<'_> {
         false
     }
 
+    /// Sends again from `psn` on, unless that was begun already.
     fn repeat(&mut self, psn: Psn) {
-        self.stats.repeats += 1;
-        if let Some(qp) = self.qp()
-            && !qp.requester.repeat_once(psn)
-        {
-            qp.requester.fail_at(psn, RETRY_EXCEEDED);
+        let Some(requester) = self.qp().map(|qp| &mut qp.requester) else {
+            return;
+        };
+        if requester.is_recovering() {
+            return;
         }
+        if !requester.repeat(psn) {
+            return requester.fail_at(psn, RETRY_EXCEEDED);
+        }
+        self.stats.repeats += 1;
     }
 
     fn not_ready(&mut self, psn: Psn, timer: u8) {

@@ -11,7 +11,9 @@
 #![forbid(unsafe_code)]
 
 mod answer;
+mod background;
 mod cable;
+mod capture;
 mod command;
 mod completion;
 mod config;
@@ -25,6 +27,7 @@ mod fetch;
 mod findings;
 mod flush;
 mod gids;
+mod impair;
 mod keys;
 mod link;
 mod model;
@@ -33,6 +36,8 @@ mod packet;
 mod port;
 mod qp;
 mod receive;
+mod records;
+mod registers;
 mod requester;
 mod respond;
 mod responder;
@@ -50,16 +55,18 @@ mod uar;
 mod umem;
 mod work;
 
-pub use cable::{Cable, CableEnd, CablePlan, CableStats};
+pub use background::{Background, HostCall};
+pub use cable::{Cable, CableEnd};
 pub use config::{FindingPolicy, GidEntry, GidKind, LinkLayer, NicConfig, PortInfo};
 pub use error::NicError;
 pub use faults::{FaultPlan, InjectedFault};
 pub use findings::{Finding, FindingKind};
+pub use impair::{CablePlan, CableStats};
 pub use keys::{MrKeys, access};
 pub use link::Link;
 pub use model::NicModel;
 pub use objects::{ObjectId, ObjectKind};
-pub use socket::SocketEnd;
+pub use socket::{SocketEnd, Wire};
 pub use stats::NicStats;
 pub use syndrome::{Check, CommandError};
 pub use trace::{Event, Record, Trace};

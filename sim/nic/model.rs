@@ -19,8 +19,10 @@ use crate::gids::Gids;
 use crate::keys::{MKey, MrKeys, Rights};
 use crate::link::Link;
 use crate::objects::{ObjectId, ObjectKind, Objects};
+use crate::packet::mac_number;
 use crate::port::Port;
 use crate::qp::Qp;
+use crate::records::Records;
 use crate::schedule::{Schedule, Turn};
 use crate::sq::Rung;
 use crate::stats::NicStats;
@@ -38,11 +40,13 @@ pub struct NicModel {
     schedule: Schedule,
     findings: Findings,
     pub(crate) stats: NicStats,
-    faults: Faults,
-    port: Port,
+    pub(crate) faults: Faults,
+    pub(crate) port: Port,
     events: Events,
     link_up: bool,
-    time: Clock,
+    pub(crate) time: Clock,
+    /// Who is rung where: of use where doorbells may be missed.
+    pub(crate) records: Records,
     /// Payloads that are used again.
     buffers: Vec<Vec<u8>>,
     clock: u64,
@@ -69,6 +73,7 @@ impl NicModel {
             events: Events::default(),
             link_up: true,
             time: Clock::default(),
+            records: Records::default(),
             buffers: Vec::new(),
             clock: 0,
             took_packet: false,
@@ -239,6 +244,7 @@ impl NicModel {
             }
             // A QP in error takes no doorbells.
             if qp.state == QpState::Rts
+                && !self.misses_doorbells(qp.context.uar_page)
                 && let Some((doorbell, record)) = qp.indices.unrung()
             {
                 let kind = FindingKind::DbrUnrung { doorbell, record };
@@ -595,6 +601,9 @@ impl NicModel {
             self.work(qpn, dma).on_time();
             return Step::Progress;
         }
+        if self.time.is_real() {
+            return Step::Idle;
+        }
         if self.port.pass_time(&mut self.time) {
             Step::Progress
         } else {
@@ -606,6 +615,10 @@ impl NicModel {
 impl Device for NicModel {
     fn name(&self) -> &str {
         &self.config.name
+    }
+
+    fn address(&self) -> Option<u64> {
+        Some(mac_number(self.config.mac))
     }
 
     fn step(&mut self, dma: &mut dyn Dma) -> Step {

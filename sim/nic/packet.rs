@@ -19,6 +19,12 @@ pub(crate) enum Source {
     Gid([u8; 16]),
 }
 
+/// A MAC address as a number.
+pub(crate) fn mac_number(mac: [u8; 6]) -> u64 {
+    mac.iter()
+        .fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
 /// A packet of the reliable connection service.
 #[derive(Clone, Debug)]
 pub(crate) struct Packet {
@@ -95,6 +101,12 @@ impl Path {
             Source::Here => self.loops_back,
             Source::Gid(gid) => self.headers.is_some_and(|headers| headers.remote == gid),
         }
+    }
+
+    /// The MAC address that its frames go to, as a number; `None` if it has no frames.
+    pub(crate) fn remote_mac(&self) -> Option<u64> {
+        self.headers
+            .map(|headers| mac_number(headers.ethernet.destination))
     }
 
     /// The frame that carries a packet this way; `None` if no frame can.

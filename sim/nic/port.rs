@@ -81,6 +81,13 @@ impl Port {
         }
     }
 
+    /// Real time has come to `now`.
+    pub(crate) fn set_time(&mut self, now: u64) {
+        if let Some(link) = &mut self.link {
+            link.set_time(now);
+        }
+    }
+
     /// The NIC has nothing to do: time passes. False if nothing will happen by itself, or others have work.
     pub(crate) fn pass_time(&mut self, clock: &mut Clock) -> bool {
         let (now, deadline) = (clock.now(), clock.next());

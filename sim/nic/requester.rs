@@ -327,9 +327,8 @@ impl Requester {
         self.rnr_retries = context.rnr_retry;
     }
 
-    /// Sends again from `psn` on, unless that was begun already. False if no retry is left.
-    pub(crate) fn repeat_once(&mut self, psn: Psn) -> bool {
-        self.recovering || self.repeat(psn)
+    pub(crate) fn is_recovering(&self) -> bool {
+        self.recovering
     }
 
     /// Sends again from `psn` on. False if no retry is left.

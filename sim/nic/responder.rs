@@ -133,8 +133,11 @@ impl Work<'_> {
         };
         if ready && qp.path.leads_to(packet.source) {
             // What the peer did happens before what follows from its packet.
-            let here = packet.source == Source::Here;
-            self.dma.follow(self.qpn, qp.context.remote_qpn, here);
+            let there = qp
+                .path
+                .remote_mac()
+                .filter(|_| packet.source != Source::Here);
+            self.dma.follow(self.qpn, qp.context.remote_qpn, there);
             if packet.opcode.is_request() {
                 self.take_request(&packet);
             } else if packet.opcode.is_response() {
