@@ -82,6 +82,20 @@ pub enum InjectedFault {
     Removed,
 }
 
+names! {
+    InjectedFault:
+    FlipWqeByte { .. } => "flip-wqe-byte",
+    FlipOwner { .. } => "flip-owner",
+    Fail { .. } => "fail-wqe",
+    DropDbr { .. } => "drop-dbr",
+    Command { .. } => "command-refused",
+    NoAnswer { .. } => "command-without-answer",
+    StuckQp { .. } => "stuck-qp",
+    StuckCq { .. } => "stuck-cq",
+    Silent => "silent",
+    Removed => "removed",
+}
+
 /// Faults that come by themselves, by seed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultPlan {

@@ -3,6 +3,7 @@
 //! Knows: what belongs to one NIC, and who does what.
 //! Must not know: mailboxes (`command`), WQEs (`requester`), or who calls.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use warpverbs_sim_bus::{Device, Dma, Fault, FaultKind, Step};
@@ -223,6 +224,11 @@ impl NicModel {
         self.findings.total()
     }
 
+    /// How many findings of each kind there were, by [`FindingKind::name`].
+    pub fn findings_by_kind(&self) -> &BTreeMap<&'static str, u64> {
+        self.findings.by_kind()
+    }
+
     /// Takes the findings away.
     pub fn take_findings(&mut self) -> Vec<Finding> {
         self.findings.take()
@@ -281,6 +287,11 @@ impl NicModel {
         self.events.take()
     }
 
+    /// How many events of each type were raised, by the type's code.
+    pub fn events_by_type(&self) -> &BTreeMap<u8, u64> {
+        self.events.by_type()
+    }
+
     /// Events that were raised while too many waited.
     pub fn events_lost(&self) -> u64 {
         self.events.lost()
@@ -333,6 +344,11 @@ impl NicModel {
 
     /// Plants a fault.
     pub fn inject(&mut self, fault: InjectedFault) {
+        self.note(Event::Fault { name: fault.name() });
+        if fault == InjectedFault::Removed {
+            self.events
+                .raise(eqe::Event::Other(EventType::InternalError));
+        }
         match fault {
             InjectedFault::StuckQp { qpn } => {
                 if let Some(qp) = self.objects.qps.get_mut(qpn) {

@@ -171,6 +171,7 @@ impl Work<'_> {
             .read(DmaAccess::new(Purpose::Wqe, self.qpn), slot, bytes)
         {
             self.note_fault(id, &fault);
+            self.raise_queue_failure();
             return Err((taken, LOCAL_QP_OPERATION));
         }
         self.stats.receives_fetched += 1;
@@ -197,8 +198,20 @@ impl Work<'_> {
                     .add(id, Some(index), FindingKind::ReceiveMalformed, || {
                         error.to_string()
                     });
+                self.raise_queue_failure();
                 Err((taken, LOCAL_QP_OPERATION))
             }
+        }
+    }
+
+    /// A receive WQE could not be read: the event of a shared queue. That of the QP comes with its NAK.
+    fn raise_queue_failure(&mut self) {
+        let context = self.qp().map(|qp| qp.context);
+        if let Some(context) = context.filter(|context| context.rq_type == RqType::Shared) {
+            self.events.raise(Event::Queue {
+                event: EventType::SrqCatastrophicError,
+                number: context.srqn_rmpn_xrqn,
+            });
         }
     }
 

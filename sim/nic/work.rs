@@ -333,6 +333,8 @@ impl Work<'_> {
             qpn: self.qpn,
             index,
             opcode: control.opcode,
+            opmod: control.opmod,
+            flags: control.flags,
         });
         Ok(fetched)
     }

@@ -96,6 +96,7 @@ impl NicModel {
         self.note(Event::Command {
             opcode,
             status: result.map_or_else(|error| error.status(), |()| 0),
+            syndrome: result.map_or_else(|error| error.syndrome(), |()| 0),
         });
         if let Err(error) = result {
             self.stats.refused_commands += 1;
