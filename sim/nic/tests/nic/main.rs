@@ -2,6 +2,7 @@
 
 mod commands;
 mod completions;
+mod coverage;
 mod doorbells;
 mod errors;
 mod events;

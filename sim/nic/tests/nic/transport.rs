@@ -181,6 +181,61 @@ fn every_operation_reaches_another_nic() {
     assert!(stats.frames > 20, "{stats:?}");
 }
 
+/// Immediate data and a key to invalidate, in messages of one packet and of several; and from both ends at a time.
+#[test]
+fn immediate_data_and_keys_come_with_messages_of_any_length_in_both_directions() {
+    for len in [8u32, 3000] {
+        let (mut a, mut b, _) = peers(CablePlan::default(), 1);
+        let bytes = a.fill(3);
+        b.fill(4);
+        let keys = [a.rig.mr(64, EVERY_RIGHT), b.rig.mr(64, EVERY_RIGHT)];
+        let post = |from: &mut Peer, to: &mut Peer, key: TestMr| {
+            for _ in 0..3 {
+                to.rq.post(&to.rig, &[to.mr.piece(0x8000, len)]);
+            }
+            let local = from.mr.piece(0, len).local();
+            let write = [to.mr.piece(0x4000, len).remote(), local.clone()].concat();
+            for (opcode, immediate, segments) in [
+                (Opcode::SendImmediate, 0x0102_0304, &local),
+                (Opcode::RdmaWriteImmediate, 0xfffe_fdfc, &write),
+                (Opcode::SendInvalidate, key.keys.rkey, &local),
+            ] {
+                from.qp
+                    .post_with(&from.rig, |c| c.immediate = immediate, opcode, segments);
+            }
+            from.qp.ring(&from.rig);
+        };
+        post(&mut a, &mut b, keys[1]);
+        post(&mut b, &mut a, keys[0]);
+        a.rig.run();
+        for (peer, key) in [(&mut a, keys[0]), (&mut b, keys[1])] {
+            let mut sent = 0;
+            let mut received = vec![];
+            while let Some(completion) = peer.cq.poll(&peer.rig) {
+                match completion {
+                    Completion::Done(cqe) if cqe.opcode == CqeOpcode::Requester => sent += 1,
+                    Completion::Done(cqe) => {
+                        received.push((cqe.opcode, cqe.immediate, cqe.byte_count));
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+            assert_eq!(sent, 3);
+            assert_eq!(
+                received,
+                [
+                    (CqeOpcode::ResponderSendImmediate, 0x0102_0304, len),
+                    (CqeOpcode::ResponderWriteImmediate, 0xfffe_fdfc, len),
+                    (CqeOpcode::ResponderSendInvalidate, key.keys.rkey, len),
+                ]
+            );
+            peer.rig.assert_no_findings();
+        }
+        assert_eq!(b.read(0x4000, len as usize), bytes[..len as usize]);
+        assert_eq!(b.read(0x8000, len as usize), bytes[..len as usize]);
+    }
+}
+
 #[test]
 fn the_loss_of_any_one_frame_changes_nothing() {
     let (a, b, cable) = peers(CablePlan::default(), 1);
