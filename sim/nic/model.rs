@@ -3,14 +3,15 @@
 //! Knows: what belongs to one NIC, and who does what.
 //! Must not know: mailboxes (`command`), WQEs (`requester`), or who calls.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use warpverbs_sim_bus::{Device, Dma, Fault, FaultKind, Party, Step};
 use warpverbs_wire::doorbell::{CqArm, Doorbell};
-use warpverbs_wire::eqe::{self, PortChange};
+use warpverbs_wire::eqe::{self, EventType, PortChange};
 use warpverbs_wire::prm::qpc::QpState;
 
-use crate::config::{GidEntry, MAX_FIRST_INDEX, NicConfig, PORTS, PortInfo};
+use crate::config::{FindingPolicy, GidEntry, MAX_FIRST_INDEX, NicConfig, PORTS, PortInfo};
 use crate::error::NicError;
 use crate::events::Events;
 use crate::faults::{Faults, InjectedFault};
@@ -223,6 +224,11 @@ impl NicModel {
         self.findings.total()
     }
 
+    /// How many findings of each kind there were, by [`FindingKind::name`].
+    pub fn findings_by_kind(&self) -> &BTreeMap<&'static str, u64> {
+        self.findings.by_kind()
+    }
+
     /// Takes the findings away.
     pub fn take_findings(&mut self) -> Vec<Finding> {
         self.findings.take()
@@ -279,6 +285,11 @@ impl NicModel {
         self.events.take()
     }
 
+    /// How many events of each type were raised, by the type's code.
+    pub fn events_by_type(&self) -> &BTreeMap<u8, u64> {
+        self.events.by_type()
+    }
+
     /// Events that were raised while too many waited.
     pub fn events_lost(&self) -> u64 {
         self.events.lost()
@@ -331,6 +342,11 @@ impl NicModel {
 
     /// Plants a fault.
     pub fn inject(&mut self, fault: InjectedFault) {
+        self.note(Event::Fault { name: fault.name() });
+        if fault == InjectedFault::Removed {
+            self.events
+                .raise(eqe::Event::Other(EventType::InternalError));
+        }
         match fault {
             InjectedFault::StuckQp { qpn } => {
                 if let Some(qp) = self.objects.qps.get_mut(qpn) {
@@ -377,6 +393,10 @@ impl NicModel {
         self.faults.on_command(opcode)
     }
 
+    pub(crate) fn planted_silence(&mut self, opcode: u16) -> Option<bool> {
+        self.faults.on_answer(opcode)
+    }
+
     /// Adds what it does from now on to a trace.
     pub fn trace(&mut self, trace: &Trace) {
         self.trace = Some((trace.clone(), self.config.name.as_str().into()));
@@ -407,6 +427,28 @@ impl NicModel {
         self.schedule.unwatch(qpn);
     }
 
+    /// With [`FindingPolicy::Fail`]: what has findings fails.
+    fn fail_on_findings(&mut self, dma: &mut dyn Dma) {
+        for object in self.findings.take_fresh() {
+            let concerns = |(qpn, qp): (u32, &Qp)| {
+                let concerned = match object.kind {
+                    ObjectKind::Qp => qpn == object.id,
+                    ObjectKind::Cq => qp.uses.contains(&object),
+                    _ => true,
+                };
+                let works = matches!(qp.state, QpState::Rtr | QpState::Rts);
+                (concerned && works).then_some(qpn)
+            };
+            let failing: Vec<u32> = self.objects.qps.iter().filter_map(concerns).collect();
+            for qpn in failing {
+                let mut work = self.work(qpn, dma);
+                work.enter_error(None);
+                work.raise(EventType::WqCatastrophicError);
+                work.settle();
+            }
+        }
+    }
+
     fn work<'a>(&'a mut self, qpn: u32, dma: &'a mut dyn Dma) -> Work<'a> {
         Work {
             qpn,
@@ -419,6 +461,7 @@ impl NicModel {
             events: &mut self.events,
             time: &mut self.time,
             buffers: &mut self.buffers,
+            checks_wqes: self.config.checks_wqes,
             clock: self.clock,
             trace: &self.trace,
             dma,
@@ -624,6 +667,9 @@ impl Device for NicModel {
         if self.is_silent() {
             self.port.sleep(self.time.now());
             return Step::Idle;
+        }
+        if self.config.findings == FindingPolicy::Fail {
+            self.fail_on_findings(dma);
         }
         if self.config.reads_records_early && self.schedule.whim() {
             self.read_some_record(dma);

@@ -174,7 +174,7 @@ impl Qp {
             dbr_due: false,
             requester: Requester::new(first),
             responder: Responder::default(),
-            receives: ReceiveQueue::of_qp(&context, memory.receives, memory.dbr),
+            receives: ReceiveQueue::of_qp(&context, memory.receives, memory.dbr, first),
             cause: None,
             last_error: None,
             flush_vendor: vendor_syndrome::FLUSHED,

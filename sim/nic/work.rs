@@ -37,6 +37,8 @@ pub(crate) struct Work<'a> {
     pub(crate) time: &'a mut Clock,
     /// Payloads that are used again.
     pub(crate) buffers: &'a mut Vec<Vec<u8>>,
+    /// Each WQE is read once more when it completes.
+    pub(crate) checks_wqes: bool,
     /// Steps so far: the clock of CQE timestamps.
     pub(crate) clock: u64,
     pub(crate) events: &'a mut Events,
@@ -354,6 +356,8 @@ impl Work<'_> {
             qpn: self.qpn,
             index,
             opcode: control.opcode,
+            opmod: control.opmod,
+            flags: control.flags,
         });
         Ok(fetched)
     }

@@ -21,7 +21,7 @@ pub use warpverbs_sim_gpu::{
     Check, GpuConfig, OrderReport, Scheduler, Script, explore, kernels as kernels_of,
 };
 pub use warpverbs_sim_nic::{
-    Cable, CablePlan, CableStats, InjectedFault, NicConfig, NicStats, Trace,
+    Cable, CablePlan, CableStats, FindingPolicy, InjectedFault, NicConfig, NicStats, Trace,
 };
 
 use self::gpu::SimGpu;
@@ -276,6 +276,12 @@ impl WorldBuilder {
         self
     }
 
+    /// What a NIC's finding does beside being kept: nothing, or the QPs that it concerns fail.
+    pub fn on_finding(mut self, policy: FindingPolicy) -> Self {
+        self.nic.findings = policy;
+        self
+    }
+
     /// Changes other options of the NICs.
     pub fn nic_config(mut self, change: impl FnOnce(&mut NicConfig)) -> Self {
         change(&mut self.nic);
@@ -324,6 +330,7 @@ impl WorldBuilder {
                 config.name = format!("sim{number}");
                 // Software that is right does not notice, but there is nothing to be found in flat memory.
                 config.reads_records_early |= self.gpu.check != Check::Fast;
+                config.checks_wqes |= self.gpu.check != Check::Fast;
                 // The last byte tells the NICs apart, and so their GIDs.
                 config.mac[5] = config.mac[5].wrapping_add(number as u8);
                 let model = Arc::new(Mutex::new(NicModel::new(config)));

@@ -2,6 +2,7 @@
 
 mod commands;
 mod completions;
+mod coverage;
 mod doorbells;
 mod errors;
 mod events;
@@ -10,10 +11,12 @@ mod faults;
 mod formats;
 mod objects;
 mod properties;
+mod refusals;
 mod rig;
 mod semantics;
 mod services;
 mod sockets;
+mod tables;
 mod transfers;
 mod transport;
 mod waits;
