@@ -39,7 +39,7 @@ pub(crate) struct Seen {
 /// What besides the stream itself may have ended it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Disturbance {
-    /// Frames get lost.
+    /// Frames get lost, or overtaken.
     pub(crate) lossy: bool,
     /// The requester's QP may have been taken to ERR: by its command, or by a refusal that it sent as a responder.
     pub(crate) requester: bool,

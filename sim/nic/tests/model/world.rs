@@ -419,7 +419,8 @@ impl World {
         self.collect();
         let outcomes = [0, 1].map(|side| self.pairs[q][side].stream.outcome());
         let refused = |side: usize| outcomes[side].refused.as_ref().map(|(refusal, _)| *refusal);
-        let lossy = self.setup.plan.loss_ppm > 0;
+        // An answer that overtakes another is as good as lost: what it says of later requests is not heeded.
+        let lossy = self.setup.plan.loss_ppm > 0 || self.setup.plan.reorder_ppm > 0;
         for (side, outcome) in outcomes.iter().enumerate() {
             let (end, peer) = (&self.pairs[q][side], &self.pairs[q][1 - side]);
             let starves = |end: &End| lossy && self.setup.late && end.starved;
