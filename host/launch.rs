@@ -7,7 +7,7 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::driver::{
     DriverError, DriverErrorKind, GpuHandle, LaunchCounters, LaunchShape, Progress,
@@ -15,8 +15,8 @@ use crate::driver::{
 use crate::error::{Error, Refused, Result};
 use crate::export::ExportedQp;
 use crate::module::{Kernel, ModuleNode};
-use crate::resource::{Attached, Context, GpuContext, GpuMemory, Kept, MemoryNode, Mr, MrNode};
-use crate::teardown::{Graph, Node, Pin, Shared, Slot, Stage, building, deadline_after, poll};
+use crate::resource::{Attached, Context, GpuContext, GpuMemory, Kept, MemoryNode, Mr};
+use crate::teardown::{Graph, Node, Pin, Shared, Slot, Stage, Wait, building, poll};
 
 /// What a kernel may touch. It borrows what it names, so nothing of it is given up before the launch; the launch then
 /// keeps all of it until the kernel has finished.
@@ -166,6 +166,10 @@ struct StreamNode {
 impl Node for StreamNode {
     const NAME: &'static str = "stream";
 
+    fn number(&self) -> Option<u64> {
+        Some(self.handle.0)
+    }
+
     fn destroy(&self) -> Result<()> {
         self.gpu
             .undo("destroy the stream", |gpu| gpu.destroy_stream(self.handle))
@@ -201,6 +205,10 @@ impl EventNode {
 
 impl Node for EventNode {
     const NAME: &'static str = "event";
+
+    fn number(&self) -> Option<u64> {
+        Some(self.handle.0)
+    }
 
     fn destroy(&self) -> Result<()> {
         self.gpu
@@ -291,7 +299,7 @@ impl Launch {
     /// kernel that finished on the stream, where the GPU can count: this one, unless a later one
     /// has finished too. After a timeout the kernel still runs: wait again, or stop its QPs first.
     pub fn wait(&mut self, deadline: Duration) -> Result<Option<LaunchCounters>> {
-        poll("a kernel", deadline_after(deadline), || self.is_finished())?;
+        poll("a kernel", Wait::within(deadline), || self.is_finished())?;
         Ok(self.gpu.driver().counters(self.stream))
     }
 
@@ -329,7 +337,7 @@ struct LaunchNode {
     gpu: GpuContext,
     kernel: Arc<str>,
     state: Mutex<State>,
-    mrs: Vec<Arc<Pin<MrNode>>>,
+    mrs: Vec<Kept>,
     memories: Vec<Pin<MemoryNode>>,
     event: Pin<EventNode>,
     stream_handle: GpuHandle,
@@ -368,10 +376,10 @@ impl LaunchNode {
 impl Node for LaunchNode {
     const NAME: &'static str = "launch";
 
-    fn advance(&self, to: Stage, deadline: Instant) -> Result<()> {
+    fn advance(&self, to: Stage, wait: Wait) -> Result<()> {
         match to {
             Stage::Stopping if !self.is_over()? => self.qps.iter().try_for_each(Attached::stop),
-            Stage::Synced => poll("a kernel", deadline, || self.is_over()),
+            Stage::Synced => poll("a kernel", wait, || self.is_over()),
             _ => Ok(()),
         }
     }
@@ -389,9 +397,8 @@ impl Node for LaunchNode {
                 kernel: self.kernel.to_string(),
             });
         }
-        let kept: Vec<Kept> = self.mrs.iter().map(|mr| mr.clone() as Kept).collect();
         for qp in &self.qps {
-            qp.settle(&kept);
+            qp.settle(&self.mrs);
         }
         Ok(())
     }

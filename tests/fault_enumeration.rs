@@ -368,7 +368,7 @@ fn mentioned(reports: &[CloseReport]) -> BTreeMap<&'static str, usize> {
     let mut mentioned = BTreeMap::new();
     for retained in reports.iter().flat_map(|report| &report.retained) {
         for node in std::iter::once(&retained.node).chain(&retained.set) {
-            *mentioned.entry(*node).or_default() += 1;
+            *mentioned.entry(node.kind).or_default() += 1;
         }
     }
     // Neither is an object of a device.

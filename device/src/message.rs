@@ -8,7 +8,7 @@ use crate::{
     arch::{self, Global},
     error::Error,
     mode::{CqForm, Doorbell, Sharing},
-    scope::{Scope, Sys},
+    scope::{Plain, Scope, Sys},
     sq::Sq,
     wait::{LOOK_EVERY, Wait},
 };
@@ -36,7 +36,8 @@ impl Sequence {
         }
     }
 
-    /// Writes it. The next post publishes it to the NIC (rule O2). No message from the buffer may be in flight.
+    /// Writes it. The next post publishes it to the NIC (rule O2): a plain store does. No message from the buffer may be in
+    /// flight.
     #[inline(always)]
     pub fn store(&self, value: u64) {
         // SAFETY: `new`: live and aligned.
@@ -44,7 +45,7 @@ impl Sequence {
             if self.narrow {
                 arch::store_u8(self.at, value as u8);
             } else {
-                Sys::store_relaxed::<0>(self.at, value);
+                Plain::store_relaxed::<0>(self.at, value);
             }
         }
     }
@@ -74,19 +75,30 @@ impl Sequence {
         sq: &mut Sq<S, D, C>,
     ) -> Result<(), Error> {
         arch::phase_poll();
+        let ended = self.wait_unfenced(value, sq);
+        // What follows happens after what the sender did before: the load was strong and at system scope. And after the
+        // completions that were seen meanwhile, however the wait ended.
+        arch::fence_sys();
+        arch::phase_other();
+        ended
+    }
+
+    #[inline(always)]
+    fn wait_unfenced<S: Sharing, D: Doorbell, C: CqForm>(
+        &self,
+        value: u64,
+        sq: &mut Sq<S, D, C>,
+    ) -> Result<(), Error> {
         let mut wait = Wait::new();
         let mut spins = 0u64;
         while !self.shows(value) {
             arch::phase_spin();
             spins += 1;
             if spins.is_multiple_of(LOOK_EVERY) {
-                sq.look()?;
+                sq.look::<false>()?;
             }
             wait.tick(&sq.handle, sq.deadline_ns)?;
         }
-        // What follows happens after what the sender did before: the load was strong and at system scope.
-        Sys::fence();
-        arch::phase_other();
         Ok(())
     }
 }

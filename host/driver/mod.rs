@@ -5,6 +5,8 @@
 
 pub mod fault;
 mod gpu;
+#[cfg(feature = "sim")]
+mod host_gpu;
 mod nic;
 #[cfg(feature = "sim")]
 pub mod sim;

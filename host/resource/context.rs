@@ -80,7 +80,7 @@ impl Context {
         Ok(Self(Arc::new(Shared {
             nic,
             capabilities,
-            graph: Graph::new("NIC context"),
+            graph: Graph::new(crate::node_kinds::NIC),
         })))
     }
 

@@ -54,15 +54,16 @@ impl Cq {
             cq_umem_offset: layout.cq,
         };
         let (handle, out) = mailbox::create(nic, "create the CQ", &input)?;
-        let node = CqNode {
+        let node = Shared::new(CqNode {
             context: context.clone(),
             handle,
+            cqn: out.as_ref().ok().map(|out| out.cqn),
             umem: umem_pin,
             map: map_pin,
-        };
+        });
         Ok(Self {
-            cqn: out.cqn,
-            node: Shared::new(node),
+            cqn: out?.cqn,
+            node,
         })
     }
 
@@ -83,12 +84,17 @@ impl Cq {
 pub(crate) struct CqNode {
     context: Context,
     handle: NicHandle,
+    cqn: Option<u32>,
     umem: Pin<UmemNode>,
     map: Pin<UarMapNode>,
 }
 
 impl Node for CqNode {
     const NAME: &'static str = "CQ";
+
+    fn number(&self) -> Option<u64> {
+        Some(self.cqn?.into())
+    }
 
     fn destroy(&self) -> Result<()> {
         self.context

@@ -40,7 +40,7 @@ impl GpuContext {
         );
         Ok(Self(Arc::new(Opened {
             gpu,
-            graph: Graph::new("GPU context"),
+            graph: Graph::new(crate::node_kinds::GPU),
         })))
     }
 
@@ -262,6 +262,10 @@ pub(crate) struct MemoryNode {
 impl Node for MemoryNode {
     const NAME: &'static str = "GPU memory";
 
+    fn number(&self) -> Option<u64> {
+        Some(self.addr)
+    }
+
     fn destroy(&self) -> Result<()> {
         self.gpu.undo("free GPU memory", |gpu| gpu.free(self.addr))
     }
@@ -327,6 +331,10 @@ pub(crate) struct HostWordNode {
 
 impl Node for HostWordNode {
     const NAME: &'static str = "host-mapped memory";
+
+    fn number(&self) -> Option<u64> {
+        Some(self.addr)
+    }
 
     fn destroy(&self) -> Result<()> {
         self.gpu.undo("free host-mapped memory", |gpu| {

@@ -25,7 +25,6 @@ pub use context::{Capabilities, Context};
 pub use gpu::{GpuContext, GpuMemory};
 pub(crate) use gpu::{HostWord, MemoryNode};
 pub use host_memory::HostMemory;
-pub(crate) use mr::MrNode;
 pub use mr::{Mr, RemoteMr};
 pub use pd::Pd;
 pub use qp::QueuePair;

@@ -90,6 +90,10 @@ impl PdNode {
 impl Node for PdNode {
     const NAME: &'static str = "PD";
 
+    fn number(&self) -> Option<u64> {
+        Some(self.info.pdn.into())
+    }
+
     fn destroy(&self) -> Result<()> {
         self.context.undo("free the protection domain", |nic| {
             nic.dealloc_pd(self.info.handle)

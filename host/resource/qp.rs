@@ -17,7 +17,9 @@ use super::{Context, GpuContext, HostWord, Pd, QpConfig, mailbox};
 use crate::connect::{ConnectInfo, InfoError};
 use crate::driver::{Access, GidEntry, GidKind, LinkLayer, Nic, PortInfo};
 use crate::error::{Error, Refused, Result};
-use crate::teardown::{CloseReport, GRACE, Node, Shared, Stage, attach, building, deadline_after};
+use crate::teardown::{
+    CloseReport, GRACE, Node, Shared, Stage, Wait, attach, building, deadline_after,
+};
 
 /// The GID that a QP sends from.
 #[derive(Clone, Copy, Debug)]
@@ -116,19 +118,21 @@ impl QueuePair {
             queues.umem().pin()?,
         );
         let (handle, out) = mailbox::create(nic, "create the QP", &input)?;
+        let qpn = out.as_ref().map_or(0, |out| out.qpn);
         let parts = Parts {
             handle,
-            qpn: out.qpn,
+            qpn,
             first_index: config.first_index,
             pins,
         };
         let node = Shared::new(QpNode::new(pd, gpu, &queues, parts));
-        tracing::debug!(qpn = out.qpn, depth = config.depth, form = ?config.cq_form, "QP created");
+        out?;
+        tracing::debug!(qpn, depth = config.depth, form = ?config.cq_form, "QP created");
         Ok(Self {
             config: config.clone(),
             port,
             gid,
-            qpn: out.qpn,
+            qpn,
             generation: 0,
             node,
             queues,
@@ -180,7 +184,7 @@ impl QueuePair {
 
     fn connect_to(&self, qp: &QpNode, remote: &[u8]) -> Result<()> {
         const DOING: &str = "connect it";
-        let _one = qp.exclusive();
+        let _one = qp.exclusive(Wait::within(GRACE))?;
         qp.require_live(DOING)?;
         let state = match qp.link() {
             Link::Down => None,
@@ -221,7 +225,7 @@ impl QueuePair {
     /// again goes on where it stopped.
     pub fn reset(&mut self) -> Result<()> {
         let _entered = self.pd.context().enter()?;
-        self.node.visit(|qp| qp.reset(deadline_after(GRACE)))??;
+        self.node.visit(|qp| qp.reset(Wait::within(GRACE)))??;
         self.generation = self.generation.wrapping_add(1);
         tracing::debug!(qpn = self.qpn, "QP reset");
         Ok(())
@@ -402,7 +406,7 @@ impl QueuePair {
         const DOING: &str = "export it";
         let _entered = (self.pd.context().enter()?, self.gpu.enter()?);
         self.node.visit(|qp| {
-            let _one = qp.exclusive();
+            let _one = qp.exclusive(Wait::within(GRACE))?;
             qp.require_live(DOING)?;
             if qp.link() != Link::Up {
                 return Err(Error::QpState {
@@ -421,7 +425,7 @@ impl QueuePair {
     /// Takes it from the GPU, live.
     pub(crate) fn take_back(&self) -> Result<()> {
         self.node.visit(|qp| {
-            let _one = qp.exclusive();
+            let _one = qp.exclusive(Wait::within(GRACE))?;
             qp.take_back()
         })?
     }

@@ -2,15 +2,14 @@
 //!
 //! Knows: the stages, and what each takes; that launches hold it. Must not know: addressing, or what a launch is.
 
-use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Instant;
 
 use warpverbs_wire::prm::{Command, qp_2err, qp_2rst};
 
 use super::cq::CqNode;
-use super::drain::Drain;
+use super::drain::{Drain, Marker};
 use super::gpu::HostWordNode;
+use super::mr::MrNode;
 use super::pd::PdNode;
 use super::queues::Queues;
 use super::uar::UarMapNode;
@@ -18,10 +17,13 @@ use super::umem::UmemNode;
 use super::{Context, GpuContext, HostWord, Pd, mailbox};
 use crate::driver::{NicHandle, PdInfo};
 use crate::error::{Error, ErrorKind, Result};
-use crate::teardown::{Found, Graph, Node, Pin, Slot, Stage, StageCell, StageEvent, poll, untold};
+use crate::teardown::{
+    Baton, BatonHeld, Found, GRACE, Graph, Node, Pin, Slot, Stage, StageCell, StageEvent, Wait,
+    poll, untold,
+};
 
-/// What something holds without naming it.
-pub(crate) type Kept = Arc<dyn Any + Send + Sync>;
+/// A region that outstanding work may access.
+pub(crate) type Kept = Arc<Pin<MrNode>>;
 
 /// A QP.
 pub(crate) struct QpNode {
@@ -32,7 +34,7 @@ pub(crate) struct QpNode {
     first_index: u64,
     stage: StageCell,
     /// Held by whoever moves the QP from state to state.
-    exclusive: Mutex<()>,
+    exclusive: Baton,
     life: Mutex<Life>,
     pd: Pin<PdNode>,
     cq: Pin<CqNode>,
@@ -46,8 +48,8 @@ struct Life {
     link: Link,
     /// 2ERR was done.
     flushed: bool,
-    /// Index of the marker, once posted.
-    marker: Option<u16>,
+    /// The marker, once posted.
+    marker: Option<Marker>,
     /// 2RST was done, and the queues are yet to follow.
     cleared: bool,
     /// The stop word, while exported. Pinned while kernels may look at it.
@@ -109,7 +111,7 @@ impl QpNode {
             qpn: parts.qpn,
             first_index: parts.first_index,
             stage: StageCell::live(),
-            exclusive: Mutex::default(),
+            exclusive: Baton::new(),
             life: Mutex::default(),
             pd: pd_pin,
             cq,
@@ -124,10 +126,10 @@ impl QpNode {
     }
 
     /// Keeps others from moving the QP from state to state.
-    pub(super) fn exclusive(&self) -> MutexGuard<'_, ()> {
+    pub(super) fn exclusive(&self, wait: Wait) -> Result<BatonHeld<'_>> {
         self.exclusive
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+            .take(wait.turn())
+            .ok_or_else(|| wait.timeout("another thread's call on the QP"))
     }
 
     pub(super) fn pd_info(&self) -> PdInfo {
@@ -184,7 +186,7 @@ impl QpNode {
 
     /// Takes a live QP from the GPU. Busy while a launch uses it.
     pub(super) fn take_back(&self) -> Result<()> {
-        self.reap()?;
+        self.reap(Wait::within(GRACE))?;
         let users = self.life().attached;
         if users > 0 {
             return Err(Error::Busy {
@@ -241,15 +243,15 @@ impl QpNode {
     }
 
     /// Closes the launches that are over, whoever holds them: one of them may have been retained.
-    fn reap(&self) -> Result<()> {
+    fn reap(&self, wait: Wait) -> Result<()> {
         let launches = self.life().launches.clone();
         for (graph, id) in launches {
             let over = match graph.find(id) {
                 Found::Gone => true,
                 Found::Going => false,
-                Found::Here(launch) => match launch.close() {
+                Found::Here(launch) => match launch.close(wait) {
                     Ok(()) => true,
-                    Err(Error::Running { .. }) => false,
+                    Err(Error::Running { .. } | Error::Timeout { .. }) => false,
                     Err(error) => return Err(error),
                 },
             };
@@ -260,20 +262,20 @@ impl QpNode {
         Ok(())
     }
 
-    fn sync(&self, deadline: Instant) -> Result<()> {
+    fn sync(&self, wait: Wait) -> Result<()> {
         if self.stage.get() < Stage::Synced {
-            poll("a kernel that uses the QP", deadline, || {
-                self.reap()?;
+            poll("a kernel that uses the QP", wait, || {
+                self.reap(wait)?;
                 Ok(self.life().attached == 0)
             })?;
         }
         self.take(StageEvent::Sync, "go on")
     }
 
-    fn drain(&self, deadline: Instant) -> Result<()> {
+    fn drain(&self, wait: Wait) -> Result<()> {
         if self.stage.get() < Stage::Drained {
             let drained = match self.link() {
-                Link::Up => self.flush(deadline),
+                Link::Up => self.flush(wait),
                 // Nothing was ever posted.
                 Link::Down | Link::Unknown => Ok(()),
             };
@@ -292,7 +294,7 @@ impl QpNode {
         self.take(StageEvent::Drain, "drain it")
     }
 
-    fn flush(&self, deadline: Instant) -> Result<()> {
+    fn flush(&self, wait: Wait) -> Result<()> {
         if !self.life().flushed {
             match self.modify("move the QP to ERR", &qp_2err::In { qpn: self.qpn }) {
                 Err(error) if error.kind() == ErrorKind::DeviceLost => {
@@ -311,7 +313,7 @@ impl QpNode {
             qpn: self.qpn,
         };
         let mut marker = self.life().marker;
-        let drained = drain.run(&mut marker, deadline);
+        let drained = drain.run(&mut marker, wait);
         self.life().marker = marker;
         match drained {
             // The NIC went away: it accesses nothing any more.
@@ -347,8 +349,8 @@ impl QpNode {
     }
 
     /// Brings it to RST and to a new life, from any state. Resumes after a refusal.
-    pub(super) fn reset(&self, deadline: Instant) -> Result<()> {
-        let _one = self.exclusive();
+    pub(super) fn reset(&self, wait: Wait) -> Result<()> {
+        let _one = self.exclusive(wait)?;
         if self.life().stop.is_some() {
             return Err(Error::QpState {
                 doing: "reset it",
@@ -358,8 +360,8 @@ impl QpNode {
         let cleared = self.life().cleared;
         if !cleared {
             self.stop()?;
-            self.sync(deadline)?;
-            self.drain(deadline)?;
+            self.sync(wait)?;
+            self.drain(wait)?;
             self.unexport()?;
             self.reset_state()?;
             self.life().cleared = true;
@@ -415,13 +417,17 @@ impl Attached {
 impl Node for QpNode {
     const NAME: &'static str = "QP";
 
-    fn advance(&self, to: Stage, deadline: Instant) -> Result<()> {
-        let _one = self.exclusive();
+    fn number(&self) -> Option<u64> {
+        (self.qpn != 0).then_some(self.qpn.into())
+    }
+
+    fn advance(&self, to: Stage, wait: Wait) -> Result<()> {
+        let _one = self.exclusive(wait)?;
         match to {
             Stage::Live | Stage::Destroyed => Ok(()),
             Stage::Stopping => self.stop(),
-            Stage::Synced => self.sync(deadline),
-            Stage::Drained => self.drain(deadline),
+            Stage::Synced => self.sync(wait),
+            Stage::Drained => self.drain(wait),
             Stage::Unexported => self.unexport(),
         }
     }
@@ -430,8 +436,8 @@ impl Node for QpNode {
         self.stage.get()
     }
 
+    /// Nobody else is at it: whoever destroys a node has it alone.
     fn destroy(&self) -> Result<()> {
-        let _one = self.exclusive();
         // A QP that was reset meanwhile is live again, and must not be destroyed from there.
         if self.stage.get() < Stage::Unexported {
             return Err(Error::QpState {
@@ -449,7 +455,10 @@ impl Node for QpNode {
     }
 
     fn parents(&self) -> Vec<Arc<dyn Slot>> {
-        let stop = self.life().stop_pin.as_ref().map(Pin::slot);
+        let life = self.life();
+        let stop = life.stop_pin.as_ref().map(Pin::slot);
+        let regions: Vec<_> = life.pins.iter().map(|region| region.slot()).collect();
+        drop(life);
         [
             self.pd.slot(),
             self.cq.slot(),
@@ -458,6 +467,7 @@ impl Node for QpNode {
         ]
         .into_iter()
         .chain(stop)
+        .chain(regions)
         .collect()
     }
 }

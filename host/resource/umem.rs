@@ -78,6 +78,10 @@ pub(crate) struct UmemNode {
 impl Node for UmemNode {
     const NAME: &'static str = "UMEM";
 
+    fn number(&self) -> Option<u64> {
+        Some(self.info.id.into())
+    }
+
     fn destroy(&self) -> Result<()> {
         self.context.undo("deregister the UMEM", |nic| {
             nic.dereg_umem(self.info.handle)

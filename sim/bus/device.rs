@@ -77,14 +77,18 @@ pub trait Dma {
     fn read(&mut self, access: DmaAccess, addr: u64, bytes: &mut [u8]) -> Result<(), Fault>;
     /// Writes bytes.
     fn write(&mut self, access: DmaAccess, addr: u64, bytes: &[u8]) -> Result<(), Fault>;
-    /// A queue has heard from its peer: a queue of this device (`here`) or of another one.
-    fn follow(&mut self, _context: u32, _peer: u32, _here: bool) {}
+    /// A queue has heard from its peer: a queue of this device, or of the one with that [`Device::address`].
+    fn follow(&mut self, _context: u32, _peer: u32, _address: Option<u64>) {}
 }
 
 /// An agent beside the GPU threads.
 pub trait Device: Send {
     /// Its name in messages.
     fn name(&self) -> &str;
+    /// Where other devices reach it, if they do. Asked once, when it is attached.
+    fn address(&self) -> Option<u64> {
+        None
+    }
     /// Takes one small deterministic step. Called often: an idle device must answer quickly.
     fn step(&mut self, dma: &mut dyn Dma) -> Step;
     /// Takes an MMIO store at `offset` of its BAR. A register that does not exist is a fault.

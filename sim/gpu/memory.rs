@@ -130,6 +130,12 @@ impl FastMemory {
 
     /// Changes those of eight bytes that the mask names.
     pub(crate) fn put_word(&mut self, addr: u64, value: u64, mask: u8) {
+        if mask == 0xff
+            && let Ok(bytes) = self.bytes(addr, 8)
+        {
+            put(bytes, value);
+            return;
+        }
         for n in (0..8).filter(|n| mask >> n & 1 == 1) {
             if let Ok(byte) = self.bytes(addr + n, 1) {
                 put(byte, value >> (8 * n));

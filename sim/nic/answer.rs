@@ -35,6 +35,7 @@ impl Work<'_> {
                 }
                 Syndrome::RnrNak { timer } => self.not_ready(psn, timer),
                 Syndrome::Nak(NakCode::PsnSequence) => {
+                    self.count(|set| &mut set.packet_seq_err);
                     if self.acknowledge(psn) {
                         self.repeat(psn);
                     }
@@ -56,6 +57,7 @@ impl Work<'_> {
             return true;
         }
         let missing = qp.requester.oldest;
+        self.count(|set| &mut set.implied_nak_seq_err);
         self.repeat(missing);
         false
     }
@@ -79,6 +81,7 @@ impl Work<'_> {
             return;
         }
         self.stats.rnr_naks += 1;
+        self.count(|set| &mut set.rnr_nak_retry_err);
         // Five bits always name a time.
         let us = rnr_us(timer).unwrap_or_default();
         let time = self.time.now().saturating_add(u64::from(us) * 1000);
@@ -129,6 +132,7 @@ impl Work<'_> {
         }
         if psn != oldest {
             // Data before it is missing.
+            self.count(|set| &mut set.implied_nak_seq_err);
             return self.repeat(oldest);
         }
         let offset = operation.arrived * mtu;
@@ -164,6 +168,7 @@ impl Work<'_> {
             return self.fail_at(psn, BAD_RESPONSE);
         };
         if psn != oldest {
+            self.count(|set| &mut set.implied_nak_seq_err);
             return self.repeat(oldest);
         }
         // In the byte order of the host (assumed: hosts here are little-endian), as many bytes as the operands have.
@@ -199,6 +204,7 @@ impl Work<'_> {
             } else {
                 requester.fail_oldest(RETRY_EXCEEDED);
             }
+            self.count(|set| &mut set.local_ack_timeout_err);
             self.note(Event::Timer { qpn: self.qpn });
         }
         self.settle();

@@ -158,6 +158,11 @@ impl Link for CableEnd {
             side.waiting = None;
         }
     }
+
+    fn set_time(&mut self, now: u64) {
+        let mut state = self.cable.state();
+        state.now = state.now.max(now);
+    }
 }
 
 impl std::fmt::Debug for Cable {

@@ -5,12 +5,12 @@
 
 use warpverbs_wire::cqe::Syndrome;
 use warpverbs_wire::roce::{Psn, packets};
-use warpverbs_wire::wqe::{Data, FENCE, Opcode, SOLICITED, Wqe};
+use warpverbs_wire::wqe::{Data, FenceMode, Opcode, RESERVED_FLAGS, SOLICITED, Wqe};
 
 use crate::failure::{Failed, LOCAL_LENGTH, LOCAL_QP_OPERATION};
 use crate::findings::{FindingKind, one_line};
 use crate::qp::{Piece, Slot};
-use crate::requester::{Operation, Progress};
+use crate::requester::{Fence, Operation, Progress};
 use crate::work::{Fetched, Work};
 
 impl Work<'_> {
@@ -23,7 +23,7 @@ impl Work<'_> {
                 let slot = Slot {
                     index,
                     wqebbs: 1,
-                    opcode: Opcode::Nop,
+                    ..Slot::default()
                 };
                 failing(slot, LOCAL_QP_OPERATION)
             }
@@ -52,12 +52,11 @@ impl Work<'_> {
         }
         let slot = fetched.slot;
         let index = Some(slot.index);
-        let Some((producer, max_message, mtu)) = self
-            .qp()
-            .map(|qp| (qp.indices.producer, qp.max_message(), qp.mtu()))
-        else {
+        let Some(qp) = self.qp() else {
             return Err(LOCAL_QP_OPERATION);
         };
+        let (producer, max_message, mtu) = (qp.indices.producer, qp.max_message(), qp.mtu());
+        let is_master = qp.context.cd_master;
         let wqe = match Wqe::decode(fetched.bytes()) {
             Ok(wqe) => wqe,
             Err(error) => {
@@ -79,10 +78,11 @@ impl Work<'_> {
             self.findings.add(self.id(), index, kind, || one_line(wqe));
         }
         let opcode = wqe.control.opcode;
-        if opcode == Opcode::Wait {
+        if opcode == Opcode::Wait && !is_master {
+            // DOCA GPUNetIO sets the bit for the QPs that wait; that hardware insists on it is assumed.
             self.findings
                 .add(self.id(), index, FindingKind::WqeMalformed, || {
-                    format!("waits are not modelled; {}", one_line(wqe))
+                    format!("a wait on a QP without cd_master; {}", one_line(wqe))
                 });
             return Err(LOCAL_QP_OPERATION);
         }
@@ -100,16 +100,21 @@ impl Work<'_> {
             return Err(LOCAL_LENGTH);
         }
         let operation = Operation {
-            signalled: wqe.control.is_signalled(),
             solicited: wqe.control.flags & SOLICITED != 0,
-            fenced: wqe.control.flags & FENCE != 0,
+            fence: match wqe.control.fence_mode() {
+                FenceMode::Fence | FenceMode::SmallAndFence => Fence::Fetching,
+                FenceMode::StrongOrdering => Fence::All,
+                // There are no local invalidations and registrations here for a small fence to wait for.
+                FenceMode::None | FenceMode::InitiatorSmall | FenceMode::Unknown(_) => Fence::None,
+            },
             remote: wqe.remote.unwrap_or_default(),
             immediate: wqe.control.immediate,
             atomic: wqe.atomic,
+            wait: wqe.wait,
             pieces: wqe.data().map(piece).collect(),
             len,
             packets: match opcode {
-                Opcode::Nop | Opcode::Dump => 0,
+                Opcode::Nop | Opcode::Dump | Opcode::Wait => 0,
                 opcode if opcode.is_atomic() => 1,
                 // `max_message` is at most 2^31.
                 _ => packets(len as u32, mtu),
@@ -128,12 +133,12 @@ impl Work<'_> {
 fn blank(slot: Slot) -> Operation {
     Operation {
         slot,
-        signalled: false,
         solicited: false,
-        fenced: false,
+        fence: Fence::None,
         remote: Default::default(),
         immediate: 0,
         atomic: None,
+        wait: None,
         pieces: Vec::new(),
         len: 0,
         first: Psn::default(),
@@ -172,6 +177,10 @@ fn leftover(wqe: &Wqe<'_>) -> Option<u16> {
         Some(8)
     } else if wqe.control.dci_stream_channel_id != 0 {
         Some(9)
+    } else if wqe.control.flags & RESERVED_FLAGS != 0
+        || matches!(wqe.control.fence_mode(), FenceMode::Unknown(_))
+    {
+        Some(11)
     } else if wqe.control.immediate != 0 && !has_immediate {
         Some(12)
     } else {

@@ -4,16 +4,12 @@
 //! Must not know: why the QP is in ERR.
 
 use warpverbs_wire::cqe::{Syndrome, vendor_syndrome};
+use warpverbs_wire::wqe::CompletionMode;
 
 use crate::failure::Failed;
 use crate::qp::{Done, Outcome, Received, Slot};
 use crate::receive::ReceiveQueue;
 use crate::work::Work;
-
-/// The completion mode in `fm_ce_se`: 0 every error, 1 the first error, 2 always, 3 always and with an event (PRM, control
-/// segment, `ce`).
-const COMPLETION_MODE: u8 = 3 << 2;
-const FIRST_ERROR: u8 = 1 << 2;
 
 impl Work<'_> {
     /// One step of a QP in ERR whose doorbell record has been read. Nothing completes that the record does not cover, the
@@ -49,13 +45,13 @@ impl Work<'_> {
         let unreadable = Slot {
             index,
             wqebbs: 1,
-            opcode: Default::default(),
+            ..Slot::default()
         };
         // The WQE says how many WQEBBs it has; one that is not due here counts as one.
         let mut silent = false;
         let slot = match self.fetch(index) {
             Ok(fetched) if self.is_due(&fetched) => {
-                silent = fetched.control().flags & COMPLETION_MODE == FIRST_ERROR;
+                silent = fetched.slot.mode == CompletionMode::OnFirstError;
                 fetched.slot
             }
             Ok(_) => unreadable,

@@ -11,11 +11,13 @@
 #![forbid(unsafe_code)]
 
 mod answer;
+mod background;
 mod cable;
 mod capture;
 mod command;
 mod completion;
 mod config;
+mod counters;
 mod cq;
 mod error;
 mod events;
@@ -24,6 +26,7 @@ mod faults;
 mod fetch;
 mod findings;
 mod flush;
+mod gids;
 mod impair;
 mod keys;
 mod link;
@@ -33,6 +36,8 @@ mod packet;
 mod port;
 mod qp;
 mod receive;
+mod records;
+mod registers;
 mod requester;
 mod respond;
 mod responder;
@@ -50,6 +55,7 @@ mod uar;
 mod umem;
 mod work;
 
+pub use background::{Background, HostCall};
 pub use cable::{Cable, CableEnd};
 pub use config::{GidEntry, GidKind, LinkLayer, NicConfig, PortInfo};
 pub use error::NicError;

@@ -15,11 +15,14 @@ use crate::error::NicError;
 use crate::events::Events;
 use crate::faults::{Faults, InjectedFault};
 use crate::findings::{Finding, FindingKind, Findings};
+use crate::gids::Gids;
 use crate::keys::{MKey, MrKeys, Rights};
 use crate::link::Link;
 use crate::objects::{ObjectId, ObjectKind, Objects};
+use crate::packet::mac_number;
 use crate::port::Port;
 use crate::qp::Qp;
+use crate::records::Records;
 use crate::schedule::{Schedule, Turn};
 use crate::sq::Rung;
 use crate::stats::NicStats;
@@ -33,14 +36,17 @@ use crate::work::Work;
 pub struct NicModel {
     config: NicConfig,
     pub(crate) objects: Objects,
+    pub(crate) gids: Gids,
     schedule: Schedule,
     findings: Findings,
     pub(crate) stats: NicStats,
-    faults: Faults,
-    port: Port,
+    pub(crate) faults: Faults,
+    pub(crate) port: Port,
     events: Events,
     link_up: bool,
-    time: Clock,
+    pub(crate) time: Clock,
+    /// Who is rung where: of use where doorbells may be missed.
+    pub(crate) records: Records,
     /// Payloads that are used again.
     buffers: Vec<Vec<u8>>,
     clock: u64,
@@ -58,6 +64,7 @@ impl NicModel {
         Self {
             schedule: Schedule::new(config.seed),
             objects: Objects::new(config.log_max_objects()),
+            gids: Gids::new(&config),
             faults: Faults::new(config.faults),
             config,
             findings: Findings::default(),
@@ -66,6 +73,7 @@ impl NicModel {
             events: Events::default(),
             link_up: true,
             time: Clock::default(),
+            records: Records::default(),
             buffers: Vec::new(),
             clock: 0,
             took_packet: false,
@@ -81,12 +89,12 @@ impl NicModel {
 
     /// Allocates a protection domain and returns its number.
     pub fn alloc_pd(&mut self) -> Result<u32, NicError> {
-        self.objects.pds.insert(|_| ())
+        self.objects.pds.insert(|_| 0)
     }
 
     /// Frees a protection domain that nothing uses.
     pub fn dealloc_pd(&mut self, pdn: u32) -> Result<(), NicError> {
-        self.objects.pds.remove(pdn)
+        self.objects.pds.remove(pdn).map(|_| ())
     }
 
     /// Registers memory. `access` has `IBV_ACCESS_*` bits ([`crate::access`]).
@@ -173,7 +181,8 @@ impl NicModel {
 
     /// Reads one entry of a port's GID table; `None` if it is empty.
     pub fn query_gid(&self, port: u8, index: u32) -> Result<Option<GidEntry>, NicError> {
-        self.config.gid(port, index)
+        self.config.port(port)?;
+        self.gids.get(index).ok_or(NicError::NoGid(index))
     }
 
     /// Joins the port to a link. Packets to this NIC's own addresses never leave it.
@@ -188,11 +197,11 @@ impl NicModel {
         gid_index: u32,
         remote: [u8; 16],
     ) -> Result<[u8; 6], NicError> {
-        if self.config.gid(port, gid_index)?.is_none() {
+        if self.query_gid(port, gid_index)?.is_none() {
             return Err(NicError::NoGid(gid_index));
         }
-        if self.config.owns_gid(remote) {
-            Ok(self.config.mac)
+        if let Some(mac) = self.gids.mac_of(remote) {
+            Ok(mac)
         } else if let Some(mac) = self
             .config
             .neighbour(remote)
@@ -235,6 +244,7 @@ impl NicModel {
             }
             // A QP in error takes no doorbells.
             if qp.state == QpState::Rts
+                && !self.misses_doorbells(qp.context.uar_page)
                 && let Some((doorbell, record)) = qp.indices.unrung()
             {
                 let kind = FindingKind::DbrUnrung { doorbell, record };
@@ -274,6 +284,10 @@ impl NicModel {
     /// Events that were raised while too many waited.
     pub fn events_lost(&self) -> u64 {
         self.events.lost()
+    }
+
+    pub(crate) fn is_link_up(&self) -> bool {
+        self.link_up
     }
 
     /// Takes the port's link up or down. While it is down nothing leaves the port or reaches it.
@@ -379,6 +393,14 @@ impl NicModel {
     /// The QP may have work.
     pub(crate) fn wake(&mut self, qpn: u32) {
         self.schedule.wake(qpn);
+    }
+
+    /// The CQ that a QP waits for has news.
+    pub(crate) fn release_wait(&mut self, qpn: u32) {
+        if let Some(qp) = self.objects.qps.get_mut(qpn) {
+            qp.requester.release();
+            self.schedule.wake(qpn);
+        }
     }
 
     /// The QP is gone or reset: it has no work.
@@ -552,6 +574,9 @@ impl NicModel {
             self.work(qpn, dma).on_time();
             return Step::Progress;
         }
+        if self.time.is_real() {
+            return Step::Idle;
+        }
         if self.port.pass_time(&mut self.time) {
             Step::Progress
         } else {
@@ -565,6 +590,10 @@ impl Device for NicModel {
         &self.config.name
     }
 
+    fn address(&self) -> Option<u64> {
+        Some(mac_number(self.config.mac))
+    }
+
     fn step(&mut self, dma: &mut dyn Dma) -> Step {
         if self.is_silent() {
             self.port.sleep(self.time.now());
@@ -576,7 +605,7 @@ impl Device for NicModel {
         // Packets and queues take turns, so that neither keeps the other waiting.
         let turn = self.took_packet && !self.schedule.is_idle();
         self.took_packet = false;
-        if !turn && let Some(packet) = self.port.receive(&self.config) {
+        if !turn && let Some(packet) = self.port.receive(&self.gids) {
             self.took_packet = true;
             self.port.work();
             self.clock += 1;

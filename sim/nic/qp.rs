@@ -6,7 +6,7 @@
 use warpverbs_wire::cqe::{CqeOpcode, Syndrome, vendor_syndrome};
 use warpverbs_wire::prm::qpc::{QpState, Qpc, SendDbrMode};
 use warpverbs_wire::roce::Psn;
-use warpverbs_wire::wqe::Opcode;
+use warpverbs_wire::wqe::{CompletionMode, Opcode};
 
 use crate::failure::Failed;
 use crate::objects::ObjectId;
@@ -41,6 +41,8 @@ pub(crate) struct Qp {
     pub(crate) receives: Option<ReceiveQueue>,
     /// The error that brought the QP to ERR, until its CQE is written.
     pub(crate) cause: Option<Failure>,
+    /// The error that brought the QP to ERR, as QUERY_QP tells it until the QP is reset.
+    pub(crate) last_error: Option<Failed>,
     /// Vendor syndrome of the next flush.
     pub(crate) flush_vendor: u8,
     /// The deadline that the clock knows, if any.
@@ -89,20 +91,20 @@ pub(crate) struct Done {
 }
 
 /// Where a WQE stood, and what it was.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Slot {
     /// First WQEBB.
     pub(crate) index: u64,
     pub(crate) wqebbs: u64,
     pub(crate) opcode: Opcode,
+    /// Which completions have a CQE.
+    pub(crate) mode: CompletionMode,
 }
 
 /// How a WQE ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Outcome {
-    Success {
-        signalled: bool,
-    },
+    Success,
     /// Flushed, and its completion mode asks for the first error only.
     Silent,
     Error {
@@ -167,6 +169,7 @@ impl Qp {
             responder: Responder::default(),
             receives: ReceiveQueue::of_qp(&context, memory.receives, memory.dbr),
             cause: None,
+            last_error: None,
             flush_vendor: vendor_syndrome::FLUSHED,
             alarm: None,
             stuck: false,
@@ -200,6 +203,7 @@ impl Qp {
         self.requester.abandon();
         self.responder.abandon();
         self.cause = cause;
+        self.last_error = cause.map(|cause| cause.failed);
         self.flush_vendor = vendor_syndrome::FLUSHED;
         // Without a record the doorbell decides in ERR too (assumed).
         if !self.has_no_dbr() {

@@ -137,8 +137,11 @@ impl Work<'_> {
         };
         if ready && qp.path.leads_to(packet.source) {
             // What the peer did happens before what follows from its packet.
-            let here = packet.source == Source::Here;
-            self.dma.follow(self.qpn, qp.context.remote_qpn, here);
+            let there = qp
+                .path
+                .remote_mac()
+                .filter(|_| packet.source != Source::Here);
+            self.dma.follow(self.qpn, qp.context.remote_qpn, there);
             if packet.opcode.is_request() {
                 self.take_request(&packet);
             } else if packet.opcode.is_response() {
@@ -163,9 +166,10 @@ impl Work<'_> {
         }
         if ahead > 0 {
             // Once for each gap (IBA 9.7.5.2.8).
-            if !responder.nak_sent {
-                responder.nak_sent = true;
-                let psn = responder.expected;
+            let (known, psn) = (responder.nak_sent, responder.expected);
+            responder.nak_sent = true;
+            self.count(|set| &mut set.out_of_sequence);
+            if !known {
                 self.answer(Answer::Nak {
                     psn,
                     code: NakCode::PsnSequence,
@@ -176,6 +180,7 @@ impl Work<'_> {
         responder.nak_sent = false;
         let refusal = match self.execute(packet) {
             Ok(()) => {
+                self.count_request(packet.opcode);
                 // READs and atomics are acknowledged by their data.
                 if packet.ack_request && (packet.opcode.is_send() || packet.opcode.is_write()) {
                     self.answer(Answer::Ack { psn: packet.psn });
@@ -189,14 +194,17 @@ impl Work<'_> {
         match refusal {
             Refusal::NotReady => {
                 qp.responder.nak_sent = true;
+                self.count(|set| &mut set.out_of_buffer);
                 self.answer(Answer::NotReady { psn });
             }
             Refusal::Nak(code) => {
                 qp.responder.closed = true;
+                self.count_refusal(code);
                 self.answer(Answer::Nak { psn, code });
             }
             Refusal::Receive(posted, failed, code) => {
                 qp.responder.closed = true;
+                self.count_receive_failure(failed);
                 self.complete_receive(Received {
                     counter: posted.counter,
                     bytes: 0,
@@ -206,6 +214,18 @@ impl Work<'_> {
                 });
                 self.answer(Answer::Nak { psn, code });
             }
+        }
+    }
+
+    /// Counts a request by its first packet.
+    fn count_request(&mut self, opcode: Opcode) {
+        let begins = opcode.position().is_none_or(|at| at.is_first());
+        if opcode.is_write() && begins {
+            self.count(|set| &mut set.rx_write_requests);
+        } else if opcode == Opcode::ReadRequest {
+            self.count(|set| &mut set.rx_read_requests);
+        } else if opcode.is_atomic() {
+            self.count(|set| &mut set.rx_atomic_requests);
         }
     }
 
@@ -519,6 +539,7 @@ impl Work<'_> {
     /// atomics answered from memory.
     fn take_duplicate(&mut self, packet: &Packet) {
         self.stats.duplicates += 1;
+        self.count(|set| &mut set.duplicate_request);
         let psn = packet.psn;
         let Some(qp) = self.qp() else { return };
         let mtu = qp.mtu();

@@ -96,6 +96,9 @@ impl Work<'_> {
     /// To ERR.
     pub(crate) fn enter_error(&mut self, cause: Option<Failure>) {
         self.note(Event::Error { qpn: self.qpn });
+        if let Some(cause) = &cause {
+            self.count_failure(cause.failed);
+        }
         if let Some(qp) = self.qp() {
             qp.enter_error(cause);
             // Its receives stay in the shared queue; software waits for this event before it destroys the QP.
@@ -279,9 +282,8 @@ impl Work<'_> {
             bytes: [0; MAX_WQE_BYTES as usize],
             len: 0,
             slot: Slot {
-                index: 0,
                 wqebbs: 1,
-                opcode: Default::default(),
+                ..Slot::default()
             },
         };
         let Some((ring, depth)) = self.qp().map(|qp| (qp.memory.ring, qp.indices.depth())) else {
@@ -329,6 +331,7 @@ impl Work<'_> {
             index,
             wqebbs: done,
             opcode: control.opcode,
+            mode: control.completion_mode(),
         };
         self.stats.wqes_fetched += 1;
         self.note(Event::Fetch {

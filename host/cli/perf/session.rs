@@ -11,7 +11,7 @@ use warpverbs::{
     Context, ErrorKind, GpuContext, Module, Pd, QpConfig, QueuePair, Run, RunReport, Stream,
 };
 
-use super::plan::Plan;
+use super::plan::{Gpu, Plan};
 use crate::args::{Check, Cq};
 use crate::failure::{Failure, one_line};
 
@@ -39,15 +39,20 @@ pub(crate) struct Findings(pub(crate) Vec<String>);
 
 impl Session {
     pub(crate) fn open(plan: &Plan) -> Result<Self, Failure> {
-        let world = World::builder()
+        let builder = World::builder()
             .seed(plan.seed)
             .nics(2)
             .check(match plan.check {
                 Check::Fast => sim::Check::Fast,
                 Check::Strict => sim::Check::Strict,
                 Check::Gpu => sim::Check::Gpu,
-            })
-            .build();
+            });
+        let world = match plan.gpu {
+            Gpu::Sim => builder.build(),
+            Gpu::Host => builder
+                .build_on_host()
+                .map_err(|error| Failure::Run(format!("cannot start the NICs: {error}")))?,
+        };
         if let (Some(path), Some(cable)) = (&plan.pcap, world.cable()) {
             File::create(path)
                 .and_then(|file| cable.capture(BufWriter::new(file)))

@@ -23,8 +23,8 @@ pub(super) struct Faulty<T: ?Sized> {
     inner: Arc<T>,
     faults: Faults,
     device: Device,
-    /// Streams and events that are pending by plan, and until when.
-    pending: Mutex<HashMap<(&'static str, u64), Instant>>,
+    /// Streams and events that are pending by plan: by which, and until when.
+    pending: Mutex<HashMap<(&'static str, u64), (u64, Instant)>>,
 }
 
 impl<T: ?Sized> Faulty<T> {
@@ -44,13 +44,21 @@ impl<T: ?Sized> Faulty<T> {
         object: u64,
         run: impl FnOnce() -> Result<Progress>,
     ) -> Result<Progress> {
-        let verdict = self.faults.lock().judge(name, Some(object));
+        let (verdict, era) = {
+            let mut plan = self.faults.lock();
+            (plan.judge(name, Some(object)), plan.era)
+        };
         let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
         let mut injected = None;
         match verdict {
             Verdict::Pass => {}
             Verdict::Delay(time) => {
-                pending.insert((name, object), deadline_after(time));
+                pending.insert((name, object), (era, deadline_after(time)));
+            }
+            Verdict::Hold(era) => {
+                drop(pending);
+                self.faults.hold(era);
+                pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
             }
             Verdict::Fail(kind) => injected = Some(kind),
             Verdict::Die => self.device.die(),
@@ -60,7 +68,7 @@ impl<T: ?Sized> Faulty<T> {
         }
         let waits = pending
             .get(&(name, object))
-            .is_some_and(|until| Instant::now() < *until);
+            .is_some_and(|(of, until)| *of == era && Instant::now() < *until);
         drop(pending);
         let (done, outcome) = match injected {
             Some(kind) => (

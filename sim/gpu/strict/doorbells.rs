@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use warpverbs_sim_bus::{Posted, Rng};
 
-use super::clocks::{Clock, Snapshot};
+use super::clocks::{Clock, Known, Snapshot};
 
 /// Looks of the device after which the oldest store arrives.
 const LONGEST: u32 = 24;
@@ -86,7 +86,7 @@ impl Doorbells {
         !self.under_way.iter().take(at).any(|before| {
             before.posted.device == device
                 && before.posted.offset == store.posted.offset
-                && store.clock.covers(before.slot, before.epoch)
+                && Known::of(&store.clock, store.slot, 1).covers(before.slot, before.epoch)
         })
     }
 }

@@ -21,6 +21,32 @@ pub(super) enum Granule {
     Cells(Box<[Cell]>),
 }
 
+impl Granule {
+    /// The cell of an address. Those of a uniform granule get a state of their own each.
+    fn cell_mut(&mut self, addr: u64, flat: impl FnMut(u64) -> u64) -> Option<&mut Cell> {
+        if let Self::Uniform(cell) = self {
+            *self = Self::Cells(apart(cell, addr / GRANULE * GRANULE, flat));
+        }
+        match self {
+            Self::Cells(cells) => cells.get_mut(index(addr)),
+            Self::Uniform(_) => None,
+        }
+    }
+}
+
+/// The cells of a uniform granule that begins at `start`.
+fn apart(cell: &Cell, start: u64, mut flat: impl FnMut(u64) -> u64) -> Box<[Cell]> {
+    let cells = (0..CELLS as u64).map(|n| {
+        let mut own = Cell::clone(cell);
+        // Its one message is the oldest that anyone may read, too: what was there before is gone.
+        for message in own.messages.iter_mut() {
+            message.value = flat(start + n * CELL);
+        }
+        own
+    });
+    cells.collect()
+}
+
 /// Granule numbers are spread already; one multiplication is enough.
 #[derive(Default)]
 pub(super) struct NumberHasher(u64);
@@ -51,20 +77,14 @@ impl Table {
         self.granules.get_mut(&(addr / GRANULE))
     }
 
-    /// The cell of an address, if its granule has a state of its own for each.
+    /// The cell of an address, if its granule has a state; `flat` gives what flat memory holds.
     pub(super) fn cell_mut(
         &mut self,
         addr: u64,
         flat: impl FnMut(u64) -> u64,
     ) -> Option<&mut Cell> {
-        match self.granules.get_mut(&(addr / GRANULE))? {
-            Granule::Cells(_) => {}
-            Granule::Uniform(_) => self.split(addr, flat),
-        }
-        match self.granules.get_mut(&(addr / GRANULE))? {
-            Granule::Cells(cells) => cells.get_mut(index(addr)),
-            Granule::Uniform(_) => None,
-        }
+        let granule = self.granules.get_mut(&(addr / GRANULE))?;
+        granule.cell_mut(addr, flat)
     }
 
     /// The same, made if it does not exist.
@@ -73,30 +93,9 @@ impl Table {
         addr: u64,
         flat: impl FnMut(u64) -> u64,
     ) -> Option<&mut Cell> {
-        self.granules
-            .entry(addr / GRANULE)
-            .or_insert_with(|| Granule::Cells(vec![Cell::default(); CELLS].into_boxed_slice()));
-        self.cell_mut(addr, flat)
-    }
-
-    /// Gives each cell of a uniform granule its own state; `flat` gives what flat memory holds.
-    fn split(&mut self, addr: u64, mut flat: impl FnMut(u64) -> u64) {
-        let start = addr / GRANULE * GRANULE;
-        let Some(granule) = self.granules.get_mut(&(addr / GRANULE)) else {
-            return;
-        };
-        let Granule::Uniform(cell) = granule else {
-            return;
-        };
-        let cells = (0..CELLS as u64).map(|n| {
-            let mut own = Cell::clone(cell);
-            // Its one message is the oldest that anyone may read, too: what was there before is gone.
-            for message in &mut own.messages {
-                message.value = flat(start + n * CELL);
-            }
-            own
-        });
-        *granule = Granule::Cells(cells.collect());
+        let new = || Granule::Cells(std::iter::repeat_with(Cell::default).take(CELLS).collect());
+        let granule = self.granules.entry(addr / GRANULE).or_insert_with(new);
+        granule.cell_mut(addr, flat)
     }
 
     pub(super) fn set(&mut self, addr: u64, granule: Granule) {

@@ -32,7 +32,7 @@ pub(super) fn create(
             && LOG_STRIDES.contains(&wq.log_wq_stride),
         Check::RmpSize,
     )?;
-    require(model.objects.pds.get(wq.pd).is_some(), Check::RmpPd)?;
+    require(model.objects.pds.get(wq.pd) == Some(&uid), Check::RmpPd)?;
     require(wq.wq_umem_valid && wq.dbr_umem_valid, Check::RmpNoUmem)?;
     let umems = &model.objects.umems;
     let umem = umems.get(wq.wq_umem_id).ok_or(Check::RmpUmem)?;

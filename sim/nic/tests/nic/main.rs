@@ -14,6 +14,8 @@ mod properties;
 mod replay;
 mod rig;
 mod semantics;
+mod services;
 mod sockets;
 mod transfers;
 mod transport;
+mod waits;
