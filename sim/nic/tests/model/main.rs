@@ -161,7 +161,7 @@ fn request(action: &Action, level: u32) -> Request {
         .collect();
     if atomic {
         let start = usize::from(*remote >> 3) % (LOCAL - 8);
-        local = Vec::from([start..start + 8]);
+        local = std::iter::once(start..start + 8).collect();
     }
     if kind == Kind::Nop {
         local.clear();

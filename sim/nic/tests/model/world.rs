@@ -222,7 +222,9 @@ impl World {
                         .iter()
                         .any(|piece| request.local.iter().any(|other| meets(piece, other))))
         });
-        let fenced = meets_fetch || flags & 2 != 0;
+        // A READ that has to be repeated needs its key still.
+        let invalidates = request.kind == Kind::SendInvalidate && !end.fetching.is_empty();
+        let fenced = meets_fetch || invalidates || flags & 2 != 0;
         if fenced {
             end.fetching.clear();
         }
@@ -349,7 +351,7 @@ impl World {
                 for n in 0..missing * usize::from(self.setup.late) {
                     let start = TARGET + n * 64 % 2048;
                     let receive = Receive {
-                        pieces: Vec::from([start..start + 5000]),
+                        pieces: std::iter::once(start..start + 5000).collect(),
                         wrong_key: false,
                     };
                     self.receive(q, 1 - side, receive);

@@ -6,8 +6,13 @@
 use warpverbs_sim_bus::Fault;
 use warpverbs_sim_nic::{DmaRange, Link, NicConfig, UarKind};
 use warpverbs_wire::prm::{
-    Command, create_mkey, destroy_cq, destroy_mkey, destroy_qp, destroy_rmp, qp_2err, qp_2rst,
-    query_cq, query_qp, query_rmp, query_special_contexts,
+    Command, alloc_pd, alloc_q_counter, alloc_transport_domain, alloc_uar, create_cq, create_mkey,
+    create_qp, create_rmp, dealloc_pd, dealloc_q_counter, dealloc_transport_domain, dealloc_uar,
+    destroy_cq, destroy_mkey, destroy_qp, destroy_rmp, init2init_qp, init2rtr_qp, modify_rmp,
+    qp_2err, qp_2rst, query_cq, query_hca_cap, query_hca_vport_context, query_hca_vport_gid,
+    query_hca_vport_pkey, query_nic_vport_context, query_q_counter, query_qp, query_rmp,
+    query_roce_address, query_special_contexts, query_vport_state, rst2init_qp, rtr2rts_qp,
+    rts2rts_qp, set_roce_address, sqerr2rts_qp,
 };
 use warpverbs_wire::roce::address::gid_of_ipv4;
 use warpverbs_wire::roce::{
@@ -20,6 +25,69 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use crate::rig::{EVERY_RIGHT, Piece, Rig, TestMr, TestQp};
+
+/// Commands, and the lengths of their mailboxes.
+const COMMANDS: [(u16, usize); 38] = [
+    (alloc_pd::In::OPCODE, alloc_pd::In::LEN),
+    (alloc_q_counter::In::OPCODE, alloc_q_counter::In::LEN),
+    (
+        alloc_transport_domain::In::OPCODE,
+        alloc_transport_domain::In::LEN,
+    ),
+    (alloc_uar::In::OPCODE, alloc_uar::In::LEN),
+    (create_cq::In::OPCODE, create_cq::In::LEN),
+    (create_mkey::In::OPCODE, create_mkey::In::LEN),
+    (create_qp::In::OPCODE, create_qp::In::LEN),
+    (create_rmp::In::OPCODE, create_rmp::In::LEN),
+    (dealloc_pd::In::OPCODE, dealloc_pd::In::LEN),
+    (dealloc_q_counter::In::OPCODE, dealloc_q_counter::In::LEN),
+    (
+        dealloc_transport_domain::In::OPCODE,
+        dealloc_transport_domain::In::LEN,
+    ),
+    (dealloc_uar::In::OPCODE, dealloc_uar::In::LEN),
+    (destroy_cq::In::OPCODE, destroy_cq::In::LEN),
+    (destroy_mkey::In::OPCODE, destroy_mkey::In::LEN),
+    (destroy_qp::In::OPCODE, destroy_qp::In::LEN),
+    (destroy_rmp::In::OPCODE, destroy_rmp::In::LEN),
+    (init2init_qp::In::OPCODE, init2init_qp::In::LEN),
+    (init2rtr_qp::In::OPCODE, init2rtr_qp::In::LEN),
+    (modify_rmp::In::OPCODE, modify_rmp::In::LEN),
+    (qp_2err::In::OPCODE, qp_2err::In::LEN),
+    (qp_2rst::In::OPCODE, qp_2rst::In::LEN),
+    (query_cq::In::OPCODE, query_cq::In::LEN),
+    (query_hca_cap::In::OPCODE, query_hca_cap::In::LEN),
+    (
+        query_hca_vport_context::In::OPCODE,
+        query_hca_vport_context::In::LEN,
+    ),
+    (
+        query_hca_vport_gid::In::OPCODE,
+        query_hca_vport_gid::In::LEN,
+    ),
+    (
+        query_hca_vport_pkey::In::OPCODE,
+        query_hca_vport_pkey::In::LEN,
+    ),
+    (
+        query_nic_vport_context::In::OPCODE,
+        query_nic_vport_context::In::LEN,
+    ),
+    (query_q_counter::In::OPCODE, query_q_counter::In::LEN),
+    (query_qp::In::OPCODE, query_qp::In::LEN),
+    (query_rmp::In::OPCODE, query_rmp::In::LEN),
+    (query_roce_address::In::OPCODE, query_roce_address::In::LEN),
+    (
+        query_special_contexts::In::OPCODE,
+        query_special_contexts::In::LEN,
+    ),
+    (query_vport_state::In::OPCODE, query_vport_state::In::LEN),
+    (rst2init_qp::In::OPCODE, rst2init_qp::In::LEN),
+    (rtr2rts_qp::In::OPCODE, rtr2rts_qp::In::LEN),
+    (rts2rts_qp::In::OPCODE, rts2rts_qp::In::LEN),
+    (set_roce_address::In::OPCODE, set_roce_address::In::LEN),
+    (sqerr2rts_qp::In::OPCODE, sqerr2rts_qp::In::LEN),
+];
 
 /// Steps after which the NIC is left alone: retries that never end are legal.
 const STEPS: u64 = 20_000;
@@ -218,6 +286,17 @@ pub(crate) fn mailboxes(data: &[u8]) {
             }
             25 => query_special_contexts::In {}.encode().unwrap().to_vec(),
             26 => [&[1, 0, 0, 0, 0, 0, 0, bytes.u8()][..], &[0; 8]].concat(),
+            // Any command at its right length, with a number where most have one.
+            31 => {
+                let (opcode, len) = COMMANDS[usize::from(bytes.u8()) % COMMANDS.len()];
+                let number = pick(&numbers, bytes.u8()).to_be_bytes();
+                let mut mailbox = vec![0; len];
+                mailbox[..2].copy_from_slice(&opcode.to_be_bytes());
+                if let Some(field) = mailbox.get_mut(8..12) {
+                    field.copy_from_slice(&number);
+                }
+                mailbox
+            }
             // Driver calls with any numbers.
             27 => {
                 let range = DmaRange {

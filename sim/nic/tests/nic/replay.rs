@@ -44,6 +44,9 @@ fn seeds(door: &str) -> Vec<Vec<u8>> {
                     &[to_rts.concat(), action(kind, &[1, 1]), action(30, &[1])],
                 ));
             }
+            for command in 0..64 {
+                seeds.push(all(&[], &[to_rts.concat(), action(31, &[command, 1])]));
+            }
             // A byte of each of the first 64 of a transition changed.
             for at in (0..64u8).step_by(4) {
                 seeds.push(all(
