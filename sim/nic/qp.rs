@@ -237,9 +237,11 @@ impl Qp {
     }
 
     fn has_receives_to_flush(&self) -> bool {
-        self.receives
-            .as_ref()
-            .is_some_and(|receives| receives.dbr_due || receives.has_posted())
+        self.responder.unfinished.is_some()
+            || self
+                .receives
+                .as_ref()
+                .is_some_and(|receives| receives.dbr_due || receives.has_posted())
     }
 
     /// When something happens without a packet or a doorbell.
@@ -247,13 +249,13 @@ impl Qp {
         self.requester.alarm().filter(|_| !self.stuck)
     }
 
-    /// True if its doorbell record is to be read even while nothing happens: in ERR a later record releases completions
+    /// True if its doorbell records are to be read even while nothing happens: in ERR a later record releases completions
     /// (docs/hardware-facts.md), and a record behind its doorbell may still arrive.
     pub(crate) fn is_watched(&self) -> bool {
         match self.state {
             _ if self.stuck => false,
-            QpState::Err | QpState::Rts if self.has_no_dbr() => false,
-            QpState::Err => true,
+            QpState::Err => !self.has_no_dbr() || self.receives.is_some(),
+            QpState::Rts if self.has_no_dbr() => false,
             QpState::Rts => self.indices.lags(),
             _ => false,
         }

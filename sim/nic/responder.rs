@@ -40,6 +40,8 @@ pub(crate) struct Responder {
     closed: bool,
     /// It took a request in RTR.
     established: bool,
+    /// Number of the receive WQE of a message that an error cut off: it is to be flushed.
+    pub(crate) unfinished: Option<u16>,
 }
 
 /// A message of several packets.
@@ -87,10 +89,12 @@ impl Responder {
         !self.answers.is_empty()
     }
 
-    /// Work under way is forgotten.
+    /// Work under way is forgotten, but for the receive of a message that will not be finished.
     pub(crate) fn abandon(&mut self) {
         self.answers.clear();
-        self.message = None;
+        if let Some(Message::Send { posted, .. }) = self.message.take() {
+            self.unfinished = Some(posted.counter);
+        }
         self.originals.clear();
         self.closed = false;
     }
@@ -339,7 +343,12 @@ impl Work<'_> {
         let (posted, done) = match (begins, qp.responder.message.take()) {
             (true, None) => (self.receive_for_message()?, 0),
             (false, Some(Message::Send { posted, done })) => (posted, done),
-            _ => return Err(INVALID),
+            (_, under_way) => {
+                if let Some(qp) = self.qp() {
+                    qp.responder.message = under_way;
+                }
+                return Err(INVALID);
+            }
         };
         let room: u64 = posted.pieces.iter().map(|piece| piece.len()).sum();
         if done + len > room || done + len > max_message {

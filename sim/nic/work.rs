@@ -8,7 +8,7 @@ use std::sync::Arc;
 use warpverbs_sim_bus::{Dma, DmaAccess, Fault, Purpose};
 use warpverbs_wire::doorbell::{DBR_RECEIVE, DBR_SEND, dbr_producer};
 use warpverbs_wire::eqe::{Event as Raised, EventType};
-use warpverbs_wire::prm::qpc::RqType;
+use warpverbs_wire::prm::qpc::{QpState, RqType};
 use warpverbs_wire::wqe::{Control, MAX_DS, SEGMENT, wqebbs};
 
 use crate::config::MAX_WQE_BYTES;
@@ -117,7 +117,14 @@ impl Work<'_> {
             return false;
         };
         if qp.next_action().is_none() {
-            self.read_dbr();
+            let (state, has_record) = (qp.state, !qp.has_no_dbr());
+            if has_record {
+                self.read_dbr();
+            }
+            // Receives that are posted in ERR are flushed too (IBA 10.3.1); there is no doorbell that would tell of them.
+            if state == QpState::Err && self.qp().is_some_and(|qp| qp.receives.is_some()) {
+                self.read_receive_dbr();
+            }
         }
         self.settle()
     }
