@@ -307,13 +307,15 @@ impl WorldBuilder {
 
     /// Builds NICs that run by themselves, on one thread, in real time and over the process's own memory; the GPU is the
     /// host, whose CPUs run the native build of the embedded kernels. A seed does not replay such a run, and what
-    /// [`Self::scheduler`], [`Self::check`], [`Self::write_ordering`] and [`Self::gpu_config`] say is of no use here.
+    /// [`Self::scheduler`], [`Self::check`] and [`Self::gpu_config`] say is of no use here.
     pub fn build_on_host(self) -> io::Result<World> {
         let parts = self.parts();
         let nics = parts.models.iter().cloned().enumerate().collect();
         let thread = Arc::new(Background::start(&parts.bus, nics)?);
         let pages = thread.clone();
-        let gpu = HostGpu::new(parts.bus.clone(), move |addr| pages.is_page(addr));
+        let gpu = HostGpu::new(parts.bus.clone(), self.write_ordering, move |addr| {
+            pages.is_page(addr)
+        });
         let running = thread.clone();
         let drive = move |number| Drive::Background {
             thread: running.clone(),
