@@ -25,7 +25,7 @@ use self::memory::{Kind, Memory, PAGE};
 use self::stream::{Launch, MOST_BLOCK, Mark, RESIDENT, Streams};
 use super::{
     DriverError, DriverErrorKind, Gpu, GpuHandle, LaunchCounters, LaunchShape, Progress,
-    WriteOrdering,
+    WriteOrdering, rows,
 };
 use crate::ptx;
 
@@ -157,6 +157,22 @@ impl Gpu for HostGpu {
         const CALL: &str = "copy_to_device";
         self.require_alive(CALL)?;
         self.memory().write(CALL, addr, bytes)
+    }
+
+    fn copy_rows_to_device(&self, addr: u64, pitch: u64, width: u64, bytes: &[u8]) -> Result<()> {
+        const CALL: &str = "copy_rows_to_device";
+        self.require_alive(CALL)?;
+        let memory = self.memory();
+        rows::copy_rows(CALL, (addr, pitch, width), bytes, |at, row| {
+            memory.write(CALL, at, row)
+        })
+    }
+
+    fn fill(&self, addr: u64, len: u64, byte: u8) -> Result<()> {
+        const CALL: &str = "fill";
+        self.require_alive(CALL)?;
+        let memory = self.memory();
+        rows::fill((addr, len, byte), |at, part| memory.write(CALL, at, part))
     }
 
     fn copy_from_device(&self, bytes: &mut [u8], addr: u64) -> Result<()> {
