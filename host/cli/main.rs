@@ -6,8 +6,10 @@
 
 mod args;
 mod failure;
+mod interrupt;
 mod output;
 mod perf;
+mod probe;
 mod ptx;
 #[cfg(target_os = "linux")]
 mod sim_env;
@@ -31,6 +33,7 @@ fn main() -> ExitCode {
     };
     let done = match cli.command {
         Command::Perf(args) => perf::run(&args),
+        Command::Probe(args) => probe::run(&args),
         Command::Ptx(args) => ptx::run(&args.command),
         #[cfg(target_os = "linux")]
         Command::SimEnv(args) => sim_env::run(&args),

@@ -11,6 +11,8 @@ mod host_gpu;
 pub mod mlx5;
 mod nic;
 #[cfg(feature = "sim")]
+mod rows;
+#[cfg(feature = "sim")]
 pub mod sim;
 
 pub use gpu::*;

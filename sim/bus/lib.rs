@@ -21,11 +21,12 @@ mod memory;
 mod rng;
 mod script;
 
+use device::by_parts;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use addr::{BAR_SIZE, Region, bar_base, region_of};
-pub use device::{Device, Dma, DmaAccess, Purpose, Step};
+pub use device::{CopyFault, Device, Dma, DmaAccess, Purpose, Step};
 pub use dmabuf::DmabufTable;
 pub use event::{Event, Posted};
 pub use fault::{Fault, FaultKind};
@@ -224,6 +225,18 @@ impl Dma for View<'_> {
         }
     }
 
+    fn copy(
+        &mut self,
+        from: (DmaAccess, u64),
+        to: (DmaAccess, u64),
+        len: u64,
+    ) -> Result<(), CopyFault> {
+        match (region_of(from.1), region_of(to.1)) {
+            (Region::Host, Region::Host) => self.host.copy(from.1, to.1, len),
+            _ => by_parts(self, from, to, len),
+        }
+    }
+
     fn follow(&mut self, context: u32, peer: u32, address: Option<u64>) {
         let Agent::Device(device) = self.agent else {
             return;
@@ -238,6 +251,20 @@ impl Dma for View<'_> {
         // A peer that is on no device of this bus does nothing to its memory.
         if let Some(of) = of {
             self.memory.follow((device, context), (of, peer));
+        }
+    }
+
+    fn doorbell_by(&self, context: u32) -> Option<Party> {
+        match self.agent {
+            Agent::Device(device) => self.memory.doorbell_by(device, context),
+            _ => None,
+        }
+    }
+
+    fn written_by(&mut self, addr: u64) -> Option<Party> {
+        match region_of(addr) {
+            Region::Simulated => self.memory.written_by(addr),
+            Region::Host | Region::Bar { .. } => None,
         }
     }
 }

@@ -42,6 +42,8 @@ pub(crate) struct Operation {
     /// Packets of the answer that have arrived, or bytes of local work done.
     pub(crate) arrived: u64,
     pub(crate) progress: Progress,
+    /// The bytes that were fetched, where they are compared later.
+    pub(crate) image: Vec<u8>,
 }
 
 /// What must be complete before a WQE starts.
@@ -194,6 +196,12 @@ impl Requester {
             return false;
         }
         !operation.is_fetching() || fetching < 1 << context.log_sra_max
+    }
+
+    /// How many packets from `psn` on the window has room for.
+    pub(crate) fn room_behind(&self, psn: Psn) -> u32 {
+        let used = psn.since(self.oldest);
+        SEND_WINDOW.saturating_sub(used).max(0).unsigned_abs()
     }
 
     fn may_fetch(&self, indices: &SendIndices) -> bool {

@@ -5,8 +5,9 @@
 
 use std::collections::VecDeque;
 
-use warpverbs_sim_bus::DmaAccess;
+use warpverbs_sim_bus::{CopyFault, DmaAccess};
 use warpverbs_wire::cqe::CqeOpcode;
+use warpverbs_wire::eqe::EventType;
 use warpverbs_wire::prm::qpc::QpState;
 use warpverbs_wire::roce::{NakCode, Opcode, Psn, Reth, packets};
 use warpverbs_wire::wqe::{masked_sum, masked_swapped};
@@ -37,6 +38,10 @@ pub(crate) struct Responder {
     originals: VecDeque<(Psn, u64)>,
     /// A fatal NAK is among `answers`: no request is taken any more.
     closed: bool,
+    /// It took a request in RTR.
+    established: bool,
+    /// Number of the receive WQE of a message that an error cut off: it is to be flushed.
+    pub(crate) unfinished: Option<u16>,
 }
 
 /// A message of several packets.
@@ -84,10 +89,12 @@ impl Responder {
         !self.answers.is_empty()
     }
 
-    /// Work under way is forgotten.
+    /// Work under way is forgotten, but for the receive of a message that will not be finished.
     pub(crate) fn abandon(&mut self) {
         self.answers.clear();
-        self.message = None;
+        if let Some(Message::Send { posted, .. }) = self.message.take() {
+            self.unfinished = Some(posted.counter);
+        }
         self.originals.clear();
         self.closed = false;
     }
@@ -102,6 +109,8 @@ impl Responder {
 
 /// Why a request is not executed.
 enum Refusal {
+    /// The packet did not come after all.
+    Missed,
     /// No receive is posted.
     NotReady,
     /// NAK, and the QP goes to ERR.
@@ -122,7 +131,7 @@ impl Work<'_> {
             qpn: self.qpn,
             opcode: packet.opcode,
             psn: packet.psn.get(),
-            bytes: packet.payload.len() as u32,
+            bytes: packet.len() as u32,
         });
         // Packets for a QP that is not ready, or from a port that it is not connected to, are dropped (IBA 9.6.1.2).
         let ready = match qp.state {
@@ -157,6 +166,10 @@ impl Work<'_> {
             return;
         }
         let ahead = packet.psn.since(responder.expected);
+        if ahead < 0 && ahead.unsigned_abs() < packet.packets() {
+            let rest = packet.without(ahead.unsigned_abs(), qp.mtu());
+            return self.take_request(&rest);
+        }
         if ahead < 0 {
             return self.take_duplicate(packet);
         }
@@ -177,9 +190,11 @@ impl Work<'_> {
         let refusal = match self.execute(packet) {
             Ok(()) => {
                 self.count_request(packet.opcode);
+                self.establish();
                 // READs and atomics are acknowledged by their data.
                 if packet.ack_request && (packet.opcode.is_send() || packet.opcode.is_write()) {
-                    self.answer(Answer::Ack { psn: packet.psn });
+                    let psn = packet.psn.plus(packet.packets() - 1);
+                    self.answer(Answer::Ack { psn });
                 }
                 return;
             }
@@ -188,6 +203,7 @@ impl Work<'_> {
         let psn = packet.psn;
         let Some(qp) = self.qp() else { return };
         match refusal {
+            Refusal::Missed => {}
             Refusal::NotReady => {
                 qp.responder.nak_sent = true;
                 self.count(|set| &mut set.out_of_buffer);
@@ -210,6 +226,16 @@ impl Work<'_> {
                 });
                 self.answer(Answer::Nak { psn, code });
             }
+        }
+    }
+
+    /// The first request that a QP in RTR takes tells software that its peer is there (IBA 11.6: communication established).
+    fn establish(&mut self) {
+        if let Some(qp) = self.qp()
+            && qp.state == QpState::Rtr
+            && !std::mem::replace(&mut qp.responder.established, true)
+        {
+            self.raise(EventType::CommunicationEstablished);
         }
     }
 
@@ -238,6 +264,9 @@ impl Work<'_> {
     /// Length of a packet inside its message: full unless it is the last (IBA 9.7.4.1.6).
     fn check_length(&mut self, packet: &Packet) -> Result<u64, Refusal> {
         let mtu = self.qp().map_or(0, |qp| qp.mtu()) as usize;
+        if packet.bulk.is_some() {
+            return Ok(packet.len());
+        }
         let len = packet.payload.len();
         let fits = match packet.opcode.position() {
             Some(position) if !position.is_last() => len == mtu,
@@ -276,7 +305,22 @@ impl Work<'_> {
         if let Some((bus_addr, access)) = target
             && len > 0
         {
-            if let Err(fault) = self.dma.write(access, bus_addr, &packet.payload) {
+            let written = match packet.bulk {
+                None => self.dma.write(access, bus_addr, &packet.payload),
+                Some(bulk) => {
+                    let from = (bulk.access, bulk.source);
+                    match self.dma.copy(from, (access, bus_addr), len) {
+                        // The sender's memory is gone since: the packet never left, and is missed as one that was lost.
+                        Err(CopyFault::From(_)) => return Err(Refusal::Missed),
+                        Err(CopyFault::To(fault)) => Err(fault),
+                        Ok(()) => {
+                            self.stats.bytes_read += len;
+                            Ok(())
+                        }
+                    }
+                }
+            };
+            if let Err(fault) = written {
                 self.note_fault(keys::object_of(rest.key), &fault);
                 return Err(Refusal::Nak(NakCode::RemoteOperation));
             }
@@ -291,7 +335,7 @@ impl Work<'_> {
             },
             done: done + len,
         });
-        qp.responder.advance(1, ends);
+        qp.responder.advance(packet.packets(), ends);
         if let (Some(posted), Some(immediate)) = (posted, packet.extended.immediate) {
             self.complete_receive(Received {
                 counter: posted.counter,
@@ -325,7 +369,12 @@ impl Work<'_> {
         let (posted, done) = match (begins, qp.responder.message.take()) {
             (true, None) => (self.receive_for_message()?, 0),
             (false, Some(Message::Send { posted, done })) => (posted, done),
-            _ => return Err(INVALID),
+            (_, under_way) => {
+                if let Some(qp) = self.qp() {
+                    qp.responder.message = under_way;
+                }
+                return Err(INVALID);
+            }
         };
         let room: u64 = posted.pieces.iter().map(|piece| piece.len()).sum();
         if done + len > room || done + len > max_message {
