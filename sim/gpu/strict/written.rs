@@ -12,7 +12,7 @@ enum Written {
 }
 
 /// Entries of the lookup cache, and addresses that share one.
-const CACHE: usize = 256;
+const CACHE: usize = 1024;
 const CACHE_GRAIN: u32 = 12;
 
 struct Object {
