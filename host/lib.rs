@@ -69,6 +69,7 @@ mod kernels;
 #[allow(unsafe_code)]
 mod launch;
 mod module;
+mod node_kinds;
 pub mod ptx;
 mod resource;
 mod stall;
@@ -83,12 +84,13 @@ pub use kernels::{
 };
 pub use launch::{Launch, Stream, View};
 pub use module::{Kernel, Module};
+pub use node_kinds::{Dependency, NODE_KINDS, NodeKind};
 pub use resource::{
-    Capabilities, Context, CqForm, GpuContext, GpuMemory, HostMemory, Mr, Pd, QpConfig, QueuePair,
-    RemoteMr,
+    Capabilities, Context, CqForm, GpuContext, GpuMemory, HostMemory, Mr, Pd, QpConfig, QpPool,
+    QueuePair, RemoteMr,
 };
 pub use stall::Stall;
-pub use teardown::{CloseReport, Retained, Stage, StageEvent};
+pub use teardown::{CloseReport, NodeId, Retained, Stage, StageEvent};
 /// The byte layouts that this crate shares with kernels and NICs.
 pub use warpverbs_wire as wire;
 

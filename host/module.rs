@@ -120,6 +120,10 @@ pub(crate) struct ModuleNode {
 impl Node for ModuleNode {
     const NAME: &'static str = "module";
 
+    fn number(&self) -> Option<u64> {
+        Some(self.handle.0)
+    }
+
     fn destroy(&self) -> Result<()> {
         self.gpu
             .undo("unload the module", |gpu| gpu.unload_module(self.handle))

@@ -4,14 +4,14 @@
 //! Must not know: when.
 #![allow(unsafe_code)]
 
-use core::mem::offset_of;
+use core::{marker::PhantomData, mem::offset_of};
 
 use warpverbs_wire::abi::{self, QpHandle, State};
 
 use crate::{
     arch::{self, Global},
     error::Error,
-    scope::{Gpu, Scope, Sys},
+    scope::{Scope, Sys},
 };
 
 const RESERVED: usize = offset_of!(QpHandle, reserved);
@@ -22,12 +22,13 @@ const STATE: usize = offset_of!(QpHandle, state);
 
 /// Address of a [`QpHandle`] of this version, and of its host-mapped stop word.
 ///
-/// The words are GPU-scope: only threads of this GPU access them while a kernel runs; the host does so before launch
-/// and after synchronisation. The stop word alone is the host's at any time.
+/// The words are accessed at the scope `W` of the queue's users, who are threads of this GPU while a kernel runs; the host
+/// does so before launch and after synchronisation. The stop word alone is the host's at any time.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Handle {
+pub(crate) struct Handle<W> {
     at: Global,
     stop: Global,
+    scope: PhantomData<W>,
 }
 
 /// The immutable fields, as they stand.
@@ -81,13 +82,13 @@ impl Flags {
     }
 }
 
-impl Handle {
+impl<W: Scope> Handle<W> {
     /// Reads the immutable line: each field once, by the non-coherent path (rule O8).
     ///
     /// # Safety
     ///
     /// `address` is that of a live [`QpHandle`], aligned to 64 bytes, which stays exported while the value is used; no
-    /// one accesses its words but through this type.
+    /// one accesses its words but through this type, and no other thread at all if `W` is `Plain`.
     #[inline(always)]
     pub(crate) unsafe fn load(address: u64) -> Result<(Self, Fields), Error> {
         // SAFETY: the caller's.
@@ -108,6 +109,7 @@ impl Handle {
         let handle = Self {
             at,
             stop: Global::new(stop),
+            scope: PhantomData,
         };
         let fields = Fields {
             flags,
@@ -126,12 +128,12 @@ impl Handle {
 
 // Each method's `unsafe` rests on what `load` demands: a live handle, of which no one accesses the words otherwise. Their
 // offsets are those of aligned words of `QpHandle`; `stop` is the address of the host's word.
-impl Handle {
+impl<W: Scope> Handle<W> {
     /// Next index to reserve.
     #[inline(always)]
     pub(crate) fn reserved(&self) -> u64 {
         // SAFETY: `load`'s contract; a word of the handle.
-        unsafe { Gpu::load_relaxed::<RESERVED>(self.at) }
+        unsafe { W::load_relaxed::<RESERVED>(self.at) }
     }
 
     /// Reserves `count` WQEBBs, whoever else does; returns the first. Relaxed: the index alone is taken; what it may
@@ -139,14 +141,14 @@ impl Handle {
     #[inline(always)]
     pub(crate) fn reserve(&self, count: u64) -> u64 {
         // SAFETY: `load`'s contract; a word of the handle.
-        unsafe { Gpu::add_relaxed::<RESERVED>(self.at, count) }
+        unsafe { W::add_relaxed::<RESERVED>(self.at, count) }
     }
 
     /// Reserves `count` WQEBBs from `index` if nobody has done so.
     #[inline(always)]
     pub(crate) fn reserve_at(&self, index: u64, count: u64) -> bool {
         // SAFETY: `load`'s contract; a word of the handle.
-        unsafe { Gpu::cas_relaxed::<RESERVED>(self.at, index, index.wrapping_add(count)) == index }
+        unsafe { W::cas_relaxed::<RESERVED>(self.at, index, index.wrapping_add(count)) == index }
     }
 
     /// Whose turn it is to ring (rule O5). Relaxed: whoever has the turn fences before it rings, and a
@@ -155,14 +157,14 @@ impl Handle {
     #[inline(always)]
     pub(crate) fn turn(&self) -> u64 {
         // SAFETY: `load`'s contract; a word of the handle.
-        unsafe { Gpu::load_relaxed::<TURN>(self.at) }
+        unsafe { W::load_relaxed::<TURN>(self.at) }
     }
 
     /// Hands the turn on (rule O5): all that was done happens before the next writer's ring.
     #[inline(always)]
     pub(crate) fn hand_off(&self, next: u64) {
         // SAFETY: `load`'s contract; a word of the handle.
-        unsafe { Gpu::store_release::<TURN>(self.at, next) }
+        unsafe { W::store_release::<TURN>(self.at, next) }
     }
 
     /// Index below which all WQEs have completed. Acquire: what the NIC and the poller did before happens before what
@@ -170,14 +172,14 @@ impl Handle {
     #[inline(always)]
     pub(crate) fn completed(&self) -> u64 {
         // SAFETY: `load`'s contract; a word of the handle.
-        unsafe { Gpu::load_acquire::<COMPLETED>(self.at) }
+        unsafe { W::load_acquire::<COMPLETED>(self.at) }
     }
 
     /// The same, where a fence stands before.
     #[inline(always)]
     pub(crate) fn completed_relaxed(&self) -> u64 {
         // SAFETY: `load`'s contract; a word of the handle.
-        unsafe { Gpu::load_relaxed::<COMPLETED>(self.at) }
+        unsafe { W::load_relaxed::<COMPLETED>(self.at) }
     }
 
     /// Publishes a completed index. Relaxed: the poller's acquire fence stands before it, and an acquire-release fence
@@ -185,21 +187,21 @@ impl Handle {
     #[inline(always)]
     pub(crate) fn publish_completed(&self, completed: u64) {
         // SAFETY: `load`'s contract; a word of the handle.
-        unsafe { Gpu::max_relaxed::<COMPLETED>(self.at, completed) }
+        unsafe { W::max_relaxed::<COMPLETED>(self.at, completed) }
     }
 
     /// CQ consumer index.
     #[inline(always)]
     pub(crate) fn consumer(&self) -> u64 {
         // SAFETY: `load`'s contract; a word of the handle.
-        unsafe { Gpu::load_relaxed::<CONSUMER>(self.at) }
+        unsafe { W::load_relaxed::<CONSUMER>(self.at) }
     }
 
     /// Advances the CQ consumer index.
     #[inline(always)]
     pub(crate) fn publish_consumer(&self, consumer: u64) {
         // SAFETY: `load`'s contract; a word of the handle.
-        unsafe { Gpu::max_relaxed::<CONSUMER>(self.at, consumer) }
+        unsafe { W::max_relaxed::<CONSUMER>(self.at, consumer) }
     }
 
     /// Writes the indices back for the QP's next user; a kernel boundary publishes these relaxed stores.
@@ -207,10 +209,10 @@ impl Handle {
     pub(crate) fn save(&self, reserved: u64, completed: u64, consumer: u64) {
         // SAFETY: `load`'s contract; a word of the handle.
         unsafe {
-            Gpu::store_relaxed::<RESERVED>(self.at, reserved);
-            Gpu::store_relaxed::<TURN>(self.at, reserved);
-            Gpu::store_relaxed::<COMPLETED>(self.at, completed);
-            Gpu::store_relaxed::<CONSUMER>(self.at, consumer);
+            W::store_relaxed::<RESERVED>(self.at, reserved);
+            W::store_relaxed::<TURN>(self.at, reserved);
+            W::store_relaxed::<COMPLETED>(self.at, completed);
+            W::store_relaxed::<CONSUMER>(self.at, consumer);
         }
     }
 
@@ -218,7 +220,7 @@ impl Handle {
     #[inline(always)]
     pub(crate) fn state(&self) -> State {
         // SAFETY: `load`'s contract; a word of the handle.
-        State(unsafe { Gpu::load_relaxed::<STATE>(self.at) })
+        State(unsafe { W::load_relaxed::<STATE>(self.at) })
     }
 
     /// Records a fault unless one is recorded, keeping the stop bit; returns the state that stands (rule O10: the first
@@ -232,7 +234,7 @@ impl Handle {
             }
             let wanted = State(found.0 | fault.0);
             // SAFETY: `load`'s contract; a word of the handle.
-            let old = unsafe { Gpu::cas_relaxed::<STATE>(self.at, found.0, wanted.0) };
+            let old = unsafe { W::cas_relaxed::<STATE>(self.at, found.0, wanted.0) };
             if old == found.0 {
                 return wanted;
             }
@@ -248,7 +250,7 @@ impl Handle {
         let stop = unsafe { Sys::load_relaxed::<0>(self.stop) } != 0;
         if stop {
             // SAFETY: `load`'s contract; a word of the handle.
-            unsafe { Gpu::or_relaxed::<STATE>(self.at, State::STOP) }
+            unsafe { W::or_relaxed::<STATE>(self.at, State::STOP) }
         }
         stop
     }

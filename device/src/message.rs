@@ -8,9 +8,9 @@ use crate::{
     arch::{self, Global},
     error::Error,
     mode::{CqForm, Doorbell, Sharing},
-    scope::{Scope, Sys},
+    scope::{Plain, Scope, Sys},
     sq::Sq,
-    wait::{LOOK_EVERY, Wait},
+    wait::Wait,
 };
 
 /// The last 8 bytes of a message buffer, or its last byte if it is shorter: a little-endian sequence number, truncated.
@@ -36,7 +36,8 @@ impl Sequence {
         }
     }
 
-    /// Writes it. The next post publishes it to the NIC (rule O2). No message from the buffer may be in flight.
+    /// Writes it. The next post publishes it to the NIC (rule O2): a plain store does. No message from the buffer may be in
+    /// flight.
     #[inline(always)]
     pub fn store(&self, value: u64) {
         // SAFETY: `new`: live and aligned.
@@ -44,7 +45,7 @@ impl Sequence {
             if self.narrow {
                 arch::store_u8(self.at, value as u8);
             } else {
-                Sys::store_relaxed::<0>(self.at, value);
+                Plain::store_relaxed::<0>(self.at, value);
             }
         }
     }
@@ -61,8 +62,8 @@ impl Sequence {
         }
     }
 
-    /// Waits until the NIC has written `value`. Meanwhile it polls `sq`'s CQ now and then, so that a message
-    /// of ours that failed, and will get no answer, ends the wait.
+    /// Waits until the NIC has written `value`, within the bounds of `sq`'s waits. Whoever waits for an answer waits for the
+    /// completion of the message first: one that failed gets none.
     ///
     /// # Errors
     ///
@@ -71,21 +72,16 @@ impl Sequence {
     pub fn wait<S: Sharing, D: Doorbell, C: CqForm>(
         &self,
         value: u64,
-        sq: &mut Sq<S, D, C>,
+        sq: &Sq<S, D, C>,
     ) -> Result<(), Error> {
         arch::phase_poll();
         let mut wait = Wait::new();
-        let mut spins = 0u64;
         while !self.shows(value) {
             arch::phase_spin();
-            spins += 1;
-            if spins.is_multiple_of(LOOK_EVERY) {
-                sq.look()?;
-            }
             wait.tick(&sq.handle, sq.deadline_ns)?;
         }
         // What follows happens after what the sender did before: the load was strong and at system scope.
-        Sys::fence();
+        arch::fence_sys();
         arch::phase_other();
         Ok(())
     }

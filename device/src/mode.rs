@@ -3,12 +3,19 @@
 //! Knows: which modes exist and what each means. Must not know: how the queue acts on them.
 
 mod sealed {
+    use crate::scope::Scope;
+
     pub trait Sealed {}
+    pub trait Words {
+        /// How threads access the words of the handle that change.
+        type Scope: Scope + Copy;
+    }
 }
-use sealed::Sealed;
+use crate::scope;
+use sealed::{Sealed, Words};
 
 /// Who posts to a queue.
-pub trait Sharing: Sealed {
+pub trait Sharing: Sealed + Words {
     /// True if more than one thread does.
     const SHARED: bool;
 }
@@ -22,10 +29,17 @@ pub struct Exclusive;
 pub struct Gpu;
 
 impl Sealed for Exclusive {}
+impl Words for Exclusive {
+    // The words are this thread's until the kernel ends, and launches order them for the QP's next user.
+    type Scope = scope::Plain;
+}
 impl Sharing for Exclusive {
     const SHARED: bool = false;
 }
 impl Sealed for Gpu {}
+impl Words for Gpu {
+    type Scope = scope::Gpu;
+}
 impl Sharing for Gpu {
     const SHARED: bool = true;
 }

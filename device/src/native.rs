@@ -2,11 +2,13 @@
 //!
 //! Knows: how a CPU performs what `nvptx` does in PTX. Must not know: queues.
 //!
-//! All scopes are the same here. An address is a pointer whose provenance was exposed; under loom it is a key into
+//! Scopes that threads share are the same here. An address is a pointer whose provenance was exposed; under loom it is a key into
 //! [`modelled`] memory, so that the code above runs unchanged on numbers that point nowhere.
 #![allow(unsafe_code)]
 
-use crate::scope::{Gpu, Scope, Sys};
+use std::cell::Cell;
+
+use crate::scope::{Gpu, Plain, Scope, Sys};
 
 #[cfg(loom)]
 pub(crate) use modelled::spin_hint;
@@ -20,7 +22,7 @@ use real as memory;
 
 /// An address.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Global(u64);
+pub struct Global(u64);
 
 impl Global {
     /// The address of a pointer.
@@ -34,19 +36,29 @@ impl Global {
     }
 }
 
+/// An atomic operation.
+#[derive(Clone, Copy, Debug)]
+enum Update {
+    Add(u64),
+    /// Stores `new` if `old` is there.
+    Swap {
+        old: u64,
+        new: u64,
+    },
+    Max(u64),
+    Or(u64),
+}
+
 macro_rules! scope {
-    ($($scope:ident)*) => {$(
+    ($($scope:ident: $acquire:ident $release:ident;)*) => {$(
         impl Scope for $scope {
-            fn fence() {
-                memory::fence_here();
-            }
             unsafe fn load_relaxed<const OFFSET: usize>(at: Global) -> u64 {
                 // SAFETY: the caller's (see `Scope`).
                 unsafe { memory::load(at.0 + OFFSET as u64, memory::Ordering::Relaxed) }
             }
             unsafe fn load_acquire<const OFFSET: usize>(at: Global) -> u64 {
                 // SAFETY: the caller's (see `Scope`).
-                unsafe { memory::load(at.0 + OFFSET as u64, memory::Ordering::Acquire) }
+                unsafe { memory::load(at.0 + OFFSET as u64, memory::Ordering::$acquire) }
             }
             unsafe fn store_relaxed<const OFFSET: usize>(at: Global, value: u64) {
                 // SAFETY: the caller's (see `Scope`).
@@ -54,48 +66,45 @@ macro_rules! scope {
             }
             unsafe fn store_release<const OFFSET: usize>(at: Global, value: u64) {
                 // SAFETY: the caller's (see `Scope`).
-                unsafe { memory::store(at.0 + OFFSET as u64, value, memory::Ordering::Release) }
+                unsafe { memory::store(at.0 + OFFSET as u64, value, memory::Ordering::$release) }
             }
             unsafe fn add_relaxed<const OFFSET: usize>(at: Global, value: u64) -> u64 {
                 // SAFETY: the caller's (see `Scope`).
-                unsafe { memory::word(at.0 + OFFSET as u64) }.fetch_add(value, memory::Ordering::Relaxed)
+                unsafe { memory::update(at.0 + OFFSET as u64, Update::Add(value)) }
             }
             unsafe fn cas_relaxed<const OFFSET: usize>(at: Global, old: u64, new: u64) -> u64 {
                 // SAFETY: the caller's (see `Scope`).
-                let word = unsafe { memory::word(at.0 + OFFSET as u64) };
-                if memory::is_split(at.0 + OFFSET as u64) {
-                    let found = word.load(memory::Ordering::Relaxed);
-                    if found == old {
-                        word.store(new, memory::Ordering::Relaxed);
-                    }
-                    return found;
-                }
-                match word.compare_exchange(old, new, memory::Ordering::Relaxed, memory::Ordering::Relaxed) {
-                    Ok(found) | Err(found) => found,
-                }
+                unsafe { memory::update(at.0 + OFFSET as u64, Update::Swap { old, new }) }
             }
             unsafe fn max_relaxed<const OFFSET: usize>(at: Global, value: u64) {
                 // SAFETY: the caller's (see `Scope`).
-                let word = unsafe { memory::word(at.0 + OFFSET as u64) };
-                if memory::is_split(at.0 + OFFSET as u64) {
-                    word.store(value, memory::Ordering::Relaxed);
-                    return;
-                }
-                word.fetch_max(value, memory::Ordering::Relaxed);
+                unsafe { memory::update(at.0 + OFFSET as u64, Update::Max(value)) };
             }
             unsafe fn or_relaxed<const OFFSET: usize>(at: Global, value: u64) {
                 // SAFETY: the caller's (see `Scope`).
-                let word = unsafe { memory::word(at.0 + OFFSET as u64) };
-                if memory::is_split(at.0 + OFFSET as u64) {
-                    word.store(word.load(memory::Ordering::Relaxed) | value, memory::Ordering::Relaxed);
-                    return;
-                }
-                word.fetch_or(value, memory::Ordering::Relaxed);
+                unsafe { memory::update(at.0 + OFFSET as u64, Update::Or(value)) };
             }
         }
     )*};
 }
-scope!(Gpu Sys);
+scope!(Plain: Relaxed Relaxed; Gpu: Acquire Release; Sys: Acquire Release;);
+
+/// Acquire-release fence.
+pub(crate) fn fence_sys() {
+    memory::fence_here();
+}
+
+fn perform(word: &memory::AtomicU64, update: Update) -> u64 {
+    use memory::Ordering::Relaxed;
+    match update {
+        Update::Add(value) => word.fetch_add(value, Relaxed),
+        Update::Swap { old, new } => match word.compare_exchange(old, new, Relaxed, Relaxed) {
+            Ok(found) | Err(found) => found,
+        },
+        Update::Max(value) => word.fetch_max(value, Relaxed),
+        Update::Or(value) => word.fetch_or(value, Relaxed),
+    }
+}
 
 /// Loads a word that is never written meanwhile.
 ///
@@ -177,21 +186,53 @@ pub(crate) fn now_ns() -> u64 {
     }
 }
 
-/// Thread in its block: natively there is one.
+std::thread_local! {
+    static PLACE: Cell<Place> = const { Cell::new(Place::ALONE) };
+}
+
+/// Where a thread stands in its launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Thread in its block.
+    pub thread: u32,
+    /// Threads of a block.
+    pub block_threads: u32,
+    /// Block in the grid.
+    pub block: u32,
+    /// Blocks of the grid.
+    pub blocks: u32,
+}
+
+impl Place {
+    /// The only thread of the only block: where a thread stands that nobody has placed.
+    pub const ALONE: Self = Self {
+        thread: 0,
+        block_threads: 1,
+        block: 0,
+        blocks: 1,
+    };
+
+    /// Places the calling thread, from now on.
+    pub fn take(self) {
+        PLACE.with(|place| place.set(self));
+    }
+}
+
+/// Thread in its block.
 pub(crate) fn thread_in_block() -> u32 {
-    0
+    PLACE.with(|place| place.get().thread)
 }
 /// Threads of a block.
 pub(crate) fn block_threads() -> u32 {
-    1
+    PLACE.with(|place| place.get().block_threads)
 }
 /// Block in the grid.
 pub(crate) fn block() -> u32 {
-    0
+    PLACE.with(|place| place.get().block)
 }
 /// Blocks of the grid.
 pub(crate) fn blocks() -> u32 {
-    1
+    PLACE.with(|place| place.get().blocks)
 }
 
 /// Counting is the simulated GPU's.
@@ -206,9 +247,10 @@ pub(crate) fn phase_other() {}
 /// Memory that is there.
 #[cfg(not(loom))]
 mod real {
+    use super::Update;
     use core::ptr::with_exposed_provenance_mut;
-    pub(crate) use core::sync::atomic::Ordering;
-    use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, fence};
+    use core::sync::atomic::{AtomicU8, AtomicU32, fence};
+    pub(crate) use core::sync::atomic::{AtomicU64, Ordering};
 
     pub(crate) fn fence_acq_rel() {
         fence(Ordering::AcqRel);
@@ -216,10 +258,6 @@ mod real {
 
     pub(crate) fn fence_here() {
         fence_acq_rel();
-    }
-
-    pub(crate) const fn is_split(_: u64) -> bool {
-        false
     }
 
     pub(crate) fn spin_hint() {
@@ -248,6 +286,16 @@ mod real {
     pub(crate) unsafe fn word<'a>(address: u64) -> &'a AtomicU64 {
         // SAFETY: the caller's; the pointer's provenance was exposed by whoever made the address.
         unsafe { AtomicU64::from_ptr(with_exposed_provenance_mut(address as usize)) }
+    }
+
+    /// A relaxed atomic operation; returns the old value.
+    ///
+    /// # Safety
+    ///
+    /// As [`word`]'s.
+    pub(super) unsafe fn update(address: u64, update: Update) -> u64 {
+        // SAFETY: the caller's.
+        super::perform(unsafe { word(address) }, update)
     }
 
     /// # Safety
@@ -301,11 +349,9 @@ mod real {
 /// segment which the NIC's side reads without the fences of rule O2 is reported as a race.
 #[cfg(loom)]
 pub(crate) mod modelled {
-    pub(crate) use loom::sync::atomic::Ordering;
-    use loom::{
-        cell::UnsafeCell,
-        sync::atomic::{AtomicU64, fence},
-    };
+    use super::Update;
+    pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
+    use loom::{cell::UnsafeCell, sync::atomic::fence};
     use std::{
         cell::{Cell, RefCell},
         collections::HashMap,
@@ -339,12 +385,13 @@ pub(crate) mod modelled {
 
     /// The fence of the code under test. It is known by the access of its thread before it.
     pub(crate) fn fence_here() {
-        if let Some(Change::NoFence { after }) = change()
-            && LAST.with(|last| last.get()) == after
-        {
-            return;
+        let last = LAST.with(|last| last.get());
+        match change() {
+            Some(Change::NoFence { after }) if last == after => {}
+            Some(Change::NoFences { after, every })
+                if last >= after && (last - after) % every == 0 => {}
+            _ => fence_acq_rel(),
         }
-        fence_acq_rel();
     }
 
     pub(crate) fn spin_hint() {
@@ -360,6 +407,8 @@ pub(crate) mod modelled {
             Some(Change::NoReload { at, after }) if at == address && before == after => {
                 SEEN.with(|seen| seen.borrow().get(&at).copied().unwrap_or(0))
             }
+            // Still a step of this thread, so that others go on.
+            Some(Change::Blind { at }) if at == address => 0,
             // SAFETY: the caller's.
             change => unsafe { word(address) }.load(weakened(change, address, order)),
         };
@@ -372,14 +421,52 @@ pub(crate) mod modelled {
     ///
     /// As [`word`]'s.
     pub(crate) unsafe fn store(address: u64, value: u64, order: Ordering) {
-        // SAFETY: the caller's.
-        unsafe { word(address) }.store(value, weakened(change(), address, order));
+        match change() {
+            Some(Change::NoStore { at }) if at == address => {}
+            Some(Change::Late { at, .. }) if at == address => {
+                HELD.with(|held| held.set(Some(value)));
+            }
+            change => {
+                // SAFETY: the caller's.
+                unsafe { word(address) }.store(value, weakened(change, address, order));
+                if let Some(Change::Late { at, behind }) = change
+                    && behind == address
+                    && let Some(value) = HELD.with(Cell::take)
+                {
+                    // SAFETY: the caller's.
+                    unsafe { word(at) }.store(value, Ordering::Relaxed);
+                }
+            }
+        }
         note(address);
     }
 
-    /// True if an atomic operation on this word is to be made of a load and a store.
-    pub(crate) fn is_split(address: u64) -> bool {
-        change() == Some(Change::Split { at: address })
+    /// # Safety
+    ///
+    /// As [`word`]'s.
+    pub(super) unsafe fn update(address: u64, update: Update) -> u64 {
+        // SAFETY: the caller's.
+        let word = unsafe { word(address) };
+        let old = match change() {
+            Some(Change::NoStore { at }) if at == address => word.load(Ordering::Relaxed),
+            Some(Change::Split { at }) if at == address => {
+                let old = word.load(Ordering::Relaxed);
+                match update {
+                    Update::Add(value) => word.store(old + value, Ordering::Relaxed),
+                    Update::Swap { old: wanted, new } if old == wanted => {
+                        word.store(new, Ordering::Relaxed);
+                    }
+                    Update::Swap { .. } => {}
+                    // Without the comparison.
+                    Update::Max(value) => word.store(value, Ordering::Relaxed),
+                    Update::Or(value) => word.store(old | value, Ordering::Relaxed),
+                }
+                old
+            }
+            _ => super::perform(&word, update),
+        };
+        note(address);
+        old
     }
 
     fn weakened(change: Option<Change>, address: u64, order: Ordering) -> Ordering {
@@ -395,11 +482,19 @@ pub(crate) mod modelled {
     pub(crate) enum Change {
         /// No fence behind an access to this address.
         NoFence { after: u64 },
+        /// Nor behind one to an address that is a multiple of `every` further.
+        NoFences { after: u64, every: u64 },
         /// Acquires and releases at this address are relaxed.
         Relaxed { at: u64 },
         /// A load of this address, behind an access to another, gives what the thread's last load of it gave.
         NoReload { at: u64, after: u64 },
-        /// Atomic operations on this word are a load, and a store (of a maximum: a store).
+        /// Loads of this address give 0.
+        Blind { at: u64 },
+        /// Stores to this address, and what atomic operations store there, are gone.
+        NoStore { at: u64 },
+        /// A store to this address comes behind the one to another.
+        Late { at: u64, behind: u64 },
+        /// Atomic operations on this word are a load and a store.
         Split { at: u64 },
     }
 
@@ -411,6 +506,8 @@ pub(crate) mod modelled {
     loom::thread_local! {
         /// The address that this thread accessed last.
         static LAST: Cell<u64> = Cell::new(0);
+        /// What it has not stored yet.
+        static HELD: Cell<Option<u64>> = Cell::new(None);
         /// What it loaded last, by address.
         static SEEN: RefCell<HashMap<u64, u64>> = RefCell::default();
     }

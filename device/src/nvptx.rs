@@ -14,7 +14,7 @@ use core::arch::asm;
 
 use warpverbs_wire::abi;
 
-use crate::scope::{Gpu, Scope, Sys};
+use crate::scope::{Gpu, Plain, Scope, Sys};
 
 /// The version of `wire::abi` that a module was built with, [`abi::VERSION_SYMBOL`]: every module that has
 /// this crate has it, users' included. The host reads it after load, and refuses a module of another version.
@@ -25,7 +25,7 @@ pub(crate) static wv_device_abi: u32 = abi::VERSION;
 
 /// An address in the global state space.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Global(u64);
+pub struct Global(u64);
 
 impl Global {
     /// Converts a generic address.
@@ -50,11 +50,6 @@ impl Global {
 macro_rules! scope {
     ($scope:ident, $name:literal) => {
         impl Scope for $scope {
-            #[inline(always)]
-            fn fence() {
-                // SAFETY: a fence has no operands. `fence.acq_rel` and not `fence.release`: the latter needs sm_90.
-                unsafe { asm!(concat!("fence.acq_rel.", $name, ";"), options(nostack, preserves_flags)) }
-            }
             #[inline(always)]
             unsafe fn load_relaxed<const OFFSET: usize>(at: Global) -> u64 {
                 let value: u64;
@@ -132,6 +127,79 @@ macro_rules! scope {
 }
 scope!(Gpu, "gpu");
 scope!(Sys, "sys");
+
+impl Scope for Plain {
+    #[inline(always)]
+    unsafe fn load_relaxed<const OFFSET: usize>(at: Global) -> u64 {
+        let value: u64;
+        // SAFETY: the caller's (see `Scope`).
+        unsafe {
+            asm!("ld.global.u64 {}, [{}+{}];", out(reg64) value, in(reg64) at.0, const OFFSET,
+                options(nostack, preserves_flags));
+        }
+        value
+    }
+    #[inline(always)]
+    unsafe fn load_acquire<const OFFSET: usize>(at: Global) -> u64 {
+        // SAFETY: the caller's.
+        unsafe { Self::load_relaxed::<OFFSET>(at) }
+    }
+    #[inline(always)]
+    unsafe fn store_relaxed<const OFFSET: usize>(at: Global, value: u64) {
+        // SAFETY: the caller's (see `Scope`).
+        unsafe {
+            asm!("st.global.u64 [{}+{}], {};", in(reg64) at.0, const OFFSET, in(reg64) value,
+                options(nostack, preserves_flags));
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_release<const OFFSET: usize>(at: Global, value: u64) {
+        // SAFETY: the caller's.
+        unsafe { Self::store_relaxed::<OFFSET>(at, value) }
+    }
+    #[inline(always)]
+    unsafe fn add_relaxed<const OFFSET: usize>(at: Global, value: u64) -> u64 {
+        // SAFETY: the caller's.
+        unsafe {
+            let old = Self::load_relaxed::<OFFSET>(at);
+            Self::store_relaxed::<OFFSET>(at, old.wrapping_add(value));
+            old
+        }
+    }
+    #[inline(always)]
+    unsafe fn cas_relaxed<const OFFSET: usize>(at: Global, old: u64, new: u64) -> u64 {
+        // SAFETY: the caller's.
+        unsafe {
+            let found = Self::load_relaxed::<OFFSET>(at);
+            if found == old {
+                Self::store_relaxed::<OFFSET>(at, new);
+            }
+            found
+        }
+    }
+    #[inline(always)]
+    unsafe fn max_relaxed<const OFFSET: usize>(at: Global, value: u64) {
+        // SAFETY: the caller's.
+        unsafe {
+            if Self::load_relaxed::<OFFSET>(at) < value {
+                Self::store_relaxed::<OFFSET>(at, value);
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn or_relaxed<const OFFSET: usize>(at: Global, value: u64) {
+        // SAFETY: the caller's.
+        unsafe { Self::store_relaxed::<OFFSET>(at, Self::load_relaxed::<OFFSET>(at) | value) }
+    }
+}
+
+/// Acquire-release fence for threads of this GPU, of the CPUs, and the NIC. `fence.acq_rel` and not `fence.release`: the
+/// latter needs sm_90.
+#[inline(always)]
+pub(crate) fn fence_sys() {
+    // SAFETY: a fence has no operands.
+    unsafe { asm!("fence.acq_rel.sys;", options(nostack, preserves_flags)) }
+}
 
 /// Loads a word through the non-coherent path.
 ///

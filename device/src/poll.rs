@@ -4,19 +4,18 @@
 //!
 //! # From 16 bits to 64
 //!
-//! A CQE names a WQE by the low 16 bits of its index `v`. Let `k0` be the shared completed index loaded
-//! before the CQE, and `k1` the one loaded after it.
+//! A CQE names a WQE by the low 16 bits of its index `v`. Let `k0` be the shared completed index, loaded before the CQE.
 //!
-//! - `k0 <= v + 1`: whoever published `k0` had read a CQE for `k0 - 1`; we acquired `k0`, so we see that CQE
-//!   or a later one. (On a ring: whoever published it had read consumer index `j`, so we see a consumer index
-//!   of at least `j`, whose CQE is that or a later.)
-//! - `v < k1 + capacity`: who posted `v` had found room for it, that is, had loaded a completed index above
-//!   `v - capacity`; that load happens before its ring, the ring before the CQE, the CQE (by the acquire
-//!   fence) before the load of `k1`, and the index only grows.
+//! - Success. `k0 <= v + 1`: whoever published `k0` had read a CQE for `k0 - 1`; we acquired `k0`, so we see that CQE or a
+//!   later one. (On a ring: whoever published it had read consumer index `j`, so we see a consumer index of at least `j`,
+//!   whose CQE is that or a later.) The least index from `k0` on with these bits is therefore at most `v + 1`. It is less only
+//!   if others got 2^16 ahead since `k0` was loaded; then it says what is true, and raises nothing.
+//! - Error. Let `k1` be the completed index loaded behind the CQE and the acquire fence. Nobody publishes more than `v`, since
+//!   only errors follow; and `v < k1 + capacity`, since who posted `v` had found room for it, that is, had loaded a completed
+//!   index above `v - capacity`; that load happens before its ring, the ring before the CQE, the CQE (by the fence) before the
+//!   load of `k1`, and the index only grows. Capacity is below 2^15, so from `k1` on the 16 bits name one index: `v`'s.
 //!
-//! So `v + 1 - k0` lies in `0 ..= (k1 - k0) + capacity`, and capacity is below 2^15: if `k1 - k0 < 2^15`,
-//! below 2^16, and the 16 bits name one value. Otherwise other pollers were far ahead of this one: it has
-//! nothing to add and looks again. The owner of an exclusive queue has `k0 = k1` in a register.
+//! The owner of an exclusive queue has `k0 = k1` in a register.
 //!
 //! # Which WQEBBs are free
 //!
@@ -44,7 +43,6 @@ use crate::{
     error::Error,
     mode::{CqForm, Doorbell, Sharing},
     ring::Cqe,
-    scope::{Scope, Sys},
     sq::{Sq, Ticket},
     wait::Wait,
     wqe::Local,
@@ -59,16 +57,11 @@ pub enum Progress {
     Pending,
 }
 
-/// The completed index that a CQE with this WQE counter tells of, if it is at most 2^16 - 1 above `known` (see above).
+/// The completed index that a CQE with this WQE counter tells of, if it is at most 2^16 - 1 above `known`: at least it is
+/// that much (see above).
 #[inline(always)]
 const fn extend(known: u64, wqe_counter: u16) -> u64 {
     known + wqe_counter.wrapping_add(1).wrapping_sub(known as u16) as u64
-}
-
-/// True if a CQE that was read while the completed index went from `known` to `later` names one index.
-#[inline(always)]
-const fn is_unambiguous(known: u64, later: u64) -> bool {
-    later.wrapping_sub(known) < 1 << 15
 }
 
 impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
@@ -92,28 +85,30 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
         Ok(Progress::Pending)
     }
 
-    /// Waits until the ticket's WQE, and all before it, have completed.
+    /// Waits until the ticket's WQE, and all before it, have completed. What the NIC did for them happens before what the
+    /// caller does next.
     ///
     /// # Errors
     ///
     /// [`Error::Fault`], [`Error::Timeout`] and [`Error::Stopped`]; the latter two change nothing.
     #[inline(always)]
     pub fn wait(&mut self, ticket: Ticket) -> Result<(), Error> {
-        self.wait_for(ticket.0)?;
+        if self.is_done(ticket) {
+            return Ok(());
+        }
+        self.look_until::<true>(ticket.0)?;
         arch::phase_other();
         Ok(())
     }
 
-    /// Waits until the completed index is at least `index`. A success that precedes an error is a success.
+    /// Waits until the completed index is at least `index`, which it is not. A success that precedes an error is a success.
+    /// `ACQUIRE`: as [`Self::look`]'s.
     #[inline(always)]
-    pub(crate) fn wait_for(&mut self, index: u64) -> Result<(), Error> {
-        if self.completed() >= index {
-            return Ok(());
-        }
+    pub(crate) fn look_until<const ACQUIRE: bool>(&mut self, index: u64) -> Result<(), Error> {
         arch::phase_poll();
         let mut wait = Wait::new();
         loop {
-            let looked = self.look();
+            let looked = self.look::<ACQUIRE>();
             if self.completed() >= index {
                 return Ok(());
             }
@@ -133,7 +128,7 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
     /// consumed.)
     #[inline(always)]
     fn look_and_check(&mut self) -> Result<(), Error> {
-        self.look()?;
+        self.look::<true>()?;
         if S::SHARED {
             let state = self.handle.state();
             if state.is_fault() {
@@ -144,8 +139,12 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
     }
 
     /// Looks at the CQ once, takes at most one CQE, and brings `self.completed` up to date.
+    ///
+    /// `ACQUIRE`: all that the NIC did before a completion that is taken happens before what follows. The owner of an
+    /// exclusive queue who looks without must fence before anyone uses that: see the callers. (On a shared queue others
+    /// learn of the completion from this thread's publication, which the fence makes a release.)
     #[inline(always)]
-    pub(crate) fn look(&mut self) -> Result<(), Error> {
+    pub(crate) fn look<const ACQUIRE: bool>(&mut self) -> Result<(), Error> {
         // Shared: acquire, so that the CQE is loaded after it.
         let known = if S::SHARED {
             self.handle.completed()
@@ -176,14 +175,14 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
         if C::COLLAPSED && completed == known {
             return Ok(());
         }
-        Sys::fence();
-        if S::SHARED && !is_unambiguous(known, self.handle.completed_relaxed()) {
-            return Ok(());
+        let is_error = tail.opcode_bits() != CqeOpcode::Requester.code();
+        if S::SHARED || ACQUIRE || is_error {
+            arch::fence_sys();
         }
-        if tail.opcode_bits() != CqeOpcode::Requester.code() {
+        if is_error {
             arch::cold();
             // An error; or an opcode that a send CQ does not carry, which is recorded just the same.
-            return self.take_error(cqe, tail, completed);
+            return Err(self.take_error(cqe, tail));
         }
         self.set_completed(completed);
         if S::SHARED {
@@ -199,16 +198,24 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
         Ok(())
     }
 
-    /// Records what an error CQE says. It is not consumed: the QP is at fault for good.
+    /// Records what an error CQE says, behind the fence that follows the load of `tail`. The CQE is not consumed: the QP is at
+    /// fault for good.
     #[inline]
-    fn take_error(&mut self, cqe: Cqe, tail: Tail, completed: u64) -> Result<(), Error> {
-        let error = cqe.error();
-        // O6: on a collapsed CQ another CQE may have been written over this one; then what was read belongs to neither.
-        Sys::fence();
-        if C::COLLAPSED && cqe.tail() != tail {
-            return Ok(());
-        }
-        let index = completed.wrapping_sub(1);
+    fn take_error(&mut self, cqe: Cqe, tail: Tail) -> Error {
+        // A ring keeps the CQE: what follows are as many flushes as WQEs were outstanding, for which there is room elsewhere.
+        // On a collapsed CQ a flush may be written over it at any time; behind an error nothing else is. So the error word is
+        // this CQE's or a flush's, and says itself which it is: nothing need be read again.
+        let error = if C::COLLAPSED {
+            cqe.changing_error()
+        } else {
+            cqe.error()
+        };
+        let known = if S::SHARED {
+            self.handle.completed_relaxed()
+        } else {
+            self.completed()
+        };
+        let index = extend(known, tail.wqe_counter()).wrapping_sub(1);
         let flushed = error.syndrome() == Syndrome::Flushed.code();
         let cause = if C::COLLAPSED && flushed {
             // O10: a flush follows a cause, which was here and was overwritten before anyone read it. How many WQEs had
@@ -229,7 +236,7 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
             tail.opcode_bits(),
             index,
         );
-        Err(Error::Fault(self.handle.latch(fault)))
+        Error::Fault(self.handle.latch(fault))
     }
 }
 
@@ -257,8 +264,7 @@ mod tests {
 
     use super::*;
 
-    /// The argument at the top, in numbers: whatever a poller can have read while others were ahead of it by
-    /// less than it accepts, it names the right index.
+    /// The argument at the top, in numbers.
     #[test]
     fn sixteen_bits_name_the_index_that_was_read() {
         let capacity = u64::from(MAX_SQ_DEPTH) - 1;
@@ -271,25 +277,19 @@ mod tests {
             (1 << 32) - 1,
             (1 << 32) + 77,
         ] {
-            for ahead in [0, 1, 2, 1000, (1 << 15) - 1] {
-                let later = known + ahead;
-                assert!(is_unambiguous(known, later));
-                for completed in [
-                    known,
-                    known + 1,
-                    later,
-                    later + 1,
-                    later + capacity - 1,
-                    later + capacity,
-                ] {
-                    let counter = completed.wrapping_sub(1) as u16;
-                    assert_eq!(extend(known, counter), completed, "{known} {ahead}");
+            // An error, from what was known behind it: exactly.
+            for completed in [known + 1, known + 2, known + capacity] {
+                let counter = completed.wrapping_sub(1) as u16;
+                assert_eq!(extend(known, counter), completed, "{known}");
+            }
+            // A success that others may be ahead of: never more than it says, never less than is known.
+            for ahead in [0, 1, 1000, (1 << 15) - 1, 1 << 15, (1 << 16) + 5, 1 << 20] {
+                for completed in [known + ahead, known + ahead + capacity] {
+                    let extended = extend(known, completed.wrapping_sub(1) as u16);
+                    assert!((known..=completed).contains(&extended), "{known} {ahead}");
+                    assert!(completed - known >= 1 << 16 || extended == completed);
                 }
             }
-            assert!(!is_unambiguous(known, known + (1 << 15)));
-            // One more ahead, and the bits would lie.
-            let completed = known + (1 << 15) + (1 << 15);
-            assert_ne!(extend(known, completed.wrapping_sub(1) as u16), completed);
         }
     }
 }

@@ -17,7 +17,6 @@ use crate::{
     arch,
     error::Error,
     mode::{CqForm, Doorbell, Sharing},
-    scope::{Scope, Sys},
     sq::{Sq, Ticket},
     wait::Wait,
     wqe::{Filled, Inline, Local, Remote, Slot},
@@ -139,13 +138,31 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
         if !self.has_room(end) {
             arch::cold();
             // Nothing is reserved yet, as nobody else can see our index: a wait that ends here changes nothing.
-            self.wait_for(end - self.capacity)?;
+            self.wait_for_room(end)?;
             arch::phase_post();
         }
         let head = self.fill(first, count, fill);
         self.reserved = end;
         self.ring(head, end);
         Ok(Ticket(end))
+    }
+
+    /// Waits for room for the WQEBBs of an exclusive queue up to `end`.
+    ///
+    /// A slot may be written when the NIC has read the WQE that was in it, so behind an acquire of that WQE's completion, or of
+    /// a later one. For one WQEBB the previous post has acquired it. A queue of `d` slots takes `d - 1` WQEBBs: index `n`
+    /// waits for the completion of `n - d + 1`, but has the slot of `n - d`, whose completion index `n - 1` waited for, in front
+    /// of its own fence (O2). What is seen here without a fence is acquired by the fence of this post, which follows: with one
+    /// WQEBB missing, a wait that saw a completion is a wait that succeeds. (A QP's first post finds an empty queue, or what
+    /// its last user acquired, behind a launch.) Of several WQEBBs only the first has the previous post's assurance.
+    #[inline(always)]
+    fn wait_for_room(&mut self, end: u64) -> Result<(), Error> {
+        let index = end - self.capacity;
+        if end - self.reserved == 1 {
+            self.look_until::<false>(index)
+        } else {
+            self.look_until::<true>(index)
+        }
     }
 
     /// One loop for room, fill, turn, ring and hand-off, left only after hand-off, and without any `.sync` in
@@ -176,7 +193,7 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
                         arch::phase_poll();
                     }
                     // Whoever waits for room polls: nobody else might (rule O13).
-                    self.look()?;
+                    self.look::<true>()?;
                 }
                 if self.has_room(end) {
                     arch::phase_post();
@@ -226,7 +243,7 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
         }
         loop {
             if !self.has_room(first + count) {
-                self.look()?;
+                self.look::<true>()?;
                 if !self.has_room(first + count) {
                     return Err(Error::NoResource);
                 }
@@ -311,14 +328,14 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
     #[inline(always)]
     fn ring(&self, head: u64, end: u64) {
         // O2: between the last WQE byte and what tells the NIC of it. O5: between the load of `turn` and the record.
-        Sys::fence();
+        arch::fence_sys();
         if D::EARLY {
             // O4: the NIC may fetch now; the second ring covers one that is in recovery and reads the record.
             self.bell.ring(head);
         }
         self.bell.record(doorbell::dbr_word(end));
         // O3: the record before the doorbell, so that the record is never behind it.
-        Sys::fence();
+        arch::fence_sys();
         self.bell.ring(head);
     }
 

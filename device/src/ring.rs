@@ -11,7 +11,7 @@ use warpverbs_wire::{
 
 use crate::{
     arch::{self, Global},
-    scope::{Scope, Sys},
+    scope::{Plain, Scope, Sys},
 };
 
 /// log2 of a WQEBB's, and of a CQE's, size.
@@ -148,9 +148,16 @@ impl Cqe {
         Tail(unsafe { Sys::load_relaxed::<{ Tail::OFFSET }>(self.0) })
     }
 
-    /// The 8 bytes before, which in an error CQE hold the syndromes.
+    /// The 8 bytes before, which in an error CQE hold the syndromes: for who has seen that CQE's tail and fenced.
     #[inline(always)]
     pub(crate) fn error(self) -> ErrorWord {
+        // SAFETY: `CqRing::new`: 64 live, aligned bytes; the NIC does not write this CQE again.
+        ErrorWord(unsafe { Plain::load_relaxed::<{ ErrorWord::OFFSET }>(self.0) })
+    }
+
+    /// The same of a CQE that the NIC may be writing again.
+    #[inline(always)]
+    pub(crate) fn changing_error(self) -> ErrorWord {
         // SAFETY: `CqRing::new`: 64 live, aligned bytes.
         ErrorWord(unsafe { Sys::load_relaxed::<{ ErrorWord::OFFSET }>(self.0) })
     }

@@ -4,25 +4,28 @@
 
 use crate::arch::Global;
 
+/// One thread, or accesses that something else orders: plain loads and stores. Atomic operations are a load and a store.
+#[derive(Clone, Copy, Debug)]
+pub struct Plain;
+
 /// Threads of this GPU.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Gpu;
+pub struct Gpu;
 
 /// Threads of this GPU, of the CPUs, and the NIC. That a NIC takes part as a `.sys` observer is an assumption of this
 /// project: the PTX memory model names GPU and host threads only.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sys;
 
-/// Strong operations at one scope, on the word at a byte offset of an address.
+/// Operations at one scope, on the word at a byte offset of an address.
 ///
 /// # Safety
 ///
 /// Of every method that takes an address: the offset is in bounds of the memory that the address names, that memory is
-/// live, the word is naturally aligned, and it is otherwise accessed by strong operations only.
+/// live, the word is naturally aligned, and it is otherwise accessed by strong operations only; [`Plain`]: no other agent
+/// accesses it between two points at which that agent and this thread synchronise.
 #[allow(unsafe_code)] // Declares the contract; `arch` implements it, `handle` and `ring` meet it.
-pub(crate) trait Scope {
-    /// Acquire and release fence.
-    fn fence();
+pub trait Scope {
     /// Relaxed load.
     unsafe fn load_relaxed<const OFFSET: usize>(at: Global) -> u64;
     /// Acquire load.

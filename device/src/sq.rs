@@ -42,7 +42,7 @@ impl Ticket {
 /// leaves the QP unusable.
 #[derive(Debug)]
 pub struct Sq<S: Sharing, D: Doorbell, C: CqForm> {
-    pub(crate) handle: Handle,
+    pub(crate) handle: Handle<S::Scope>,
     pub(crate) ring: SqRing,
     pub(crate) bell: Bell,
     pub(crate) cq: CqRing,

@@ -2,7 +2,7 @@
 //!
 //! Knows: when to look at what. Must not know: what is waited for.
 
-use crate::{arch, error::Error, handle::Handle};
+use crate::{arch, error::Error, handle::Handle, scope::Scope};
 
 /// Iterations between two looks at the state word, the stop word and the clock (rule O10).
 #[cfg(not(loom))]
@@ -36,7 +36,11 @@ impl Wait {
     /// The deadline counts from the first look, so a wait may last a little longer, never shorter:
     /// `%globaltimer` may tick in microseconds, and a tick more is allowed for.
     #[inline(always)]
-    pub(crate) fn tick(&mut self, handle: &Handle, deadline_ns: u64) -> Result<(), Error> {
+    pub(crate) fn tick<W: Scope>(
+        &mut self,
+        handle: &Handle<W>,
+        deadline_ns: u64,
+    ) -> Result<(), Error> {
         arch::spin_hint();
         let looks = self.spins.is_multiple_of(LOOK_EVERY);
         self.spins += 1;
@@ -48,7 +52,7 @@ impl Wait {
     }
 
     #[inline(always)]
-    fn look(&mut self, handle: &Handle, deadline_ns: u64) -> Result<(), Error> {
+    fn look<W: Scope>(&mut self, handle: &Handle<W>, deadline_ns: u64) -> Result<(), Error> {
         let state = handle.state();
         if state.is_fault() {
             return Err(Error::Fault(state));

@@ -111,7 +111,7 @@ pub(crate) struct PerfArgs {
     /// NIC: `sim`, or an RDMA device's name
     #[arg(long, default_value = "sim")]
     pub(crate) nic: String,
-    /// GPU: `sim`, or a CUDA device's number
+    /// GPU: `sim`; `host`, which runs the native device code on CPU threads, in real time; or a CUDA device's number
     #[arg(long, default_value = "sim")]
     pub(crate) gpu: String,
     /// Bytes of one operation, 1 to 2^30 [default: 4096; 8 for write-lat]

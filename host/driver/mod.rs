@@ -5,7 +5,11 @@
 
 pub mod fault;
 mod gpu;
+#[cfg(feature = "sim")]
+mod host_gpu;
 mod nic;
+#[cfg(feature = "sim")]
+mod rows;
 #[cfg(feature = "sim")]
 pub mod sim;
 

@@ -21,6 +21,7 @@ mod memory;
 mod rng;
 mod script;
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use addr::{BAR_SIZE, Region, bar_base, region_of};
@@ -37,6 +38,8 @@ pub use script::Script;
 /// The bus: one lock over memory and the list of devices.
 pub struct Bus {
     state: Mutex<BusState>,
+    /// Who waits for the lock.
+    waiting: AtomicU32,
 }
 
 /// What the lock protects.
@@ -63,12 +66,21 @@ impl Bus {
                 devices: Vec::new(),
                 addresses: Vec::new(),
             }),
+            waiting: AtomicU32::new(0),
         })
     }
 
     /// Locks the bus. A panic while it was held does not poison it: the state is only counters and bytes.
     pub fn lock(&self) -> MutexGuard<'_, BusState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        state
+    }
+
+    /// True if someone waits for the lock. A mutex is not fair: who takes it again and again looks here in between.
+    pub fn is_wanted(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
     }
 
     /// Attaches a device and returns its number; its BAR is at [`bar_base`] of that number.
@@ -86,19 +98,29 @@ impl BusState {
         self.devices.len()
     }
 
+    /// DMA of device number `index`, for whoever drives the device itself.
+    pub fn dma(&mut self, index: usize) -> impl Dma + '_ {
+        View {
+            agent: Agent::Device(index as u16),
+            memory: self.memory.as_mut(),
+            host: &self.host,
+            addresses: &self.addresses,
+        }
+    }
+
     /// Lets device `index` take one step. An unknown device is idle.
     pub fn step_device(&mut self, index: usize) -> Step {
-        let Some(device) = self.devices.get(index).cloned() else {
+        let Some(device) = self.devices.get(index) else {
             return Step::Idle;
         };
         let number = index as u16;
         let mut view = View {
             agent: Agent::Device(number),
             memory: self.memory.as_mut(),
-            host: &mut self.host,
+            host: &self.host,
             addresses: &self.addresses,
         };
-        let mut device = lock_device(&device);
+        let mut device = lock_device(device);
         let arrived = view.memory.arrive(number);
         if let Some(posted) = arrived
             && let Err(fault) = device.mmio_arrives(posted.offset, posted.bytes(), &mut view)
@@ -181,7 +203,7 @@ fn lock_device(device: &Mutex<dyn Device>) -> MutexGuard<'_, dyn Device + 'stati
 struct View<'a> {
     agent: Agent,
     memory: &'a mut dyn Memory,
-    host: &'a mut HostWindows,
+    host: &'a HostWindows,
     addresses: &'a [Option<u64>],
 }
 
@@ -216,6 +238,20 @@ impl Dma for View<'_> {
         // A peer that is on no device of this bus does nothing to its memory.
         if let Some(of) = of {
             self.memory.follow((device, context), (of, peer));
+        }
+    }
+
+    fn doorbell_by(&self, context: u32) -> Option<Party> {
+        match self.agent {
+            Agent::Device(device) => self.memory.doorbell_by(device, context),
+            _ => None,
+        }
+    }
+
+    fn written_by(&mut self, addr: u64) -> Option<Party> {
+        match region_of(addr) {
+            Region::Simulated => self.memory.written_by(addr),
+            Region::Host | Region::Bar { .. } => None,
         }
     }
 }

@@ -3,24 +3,27 @@
 //! Knows: what belongs to one NIC, and who does what.
 //! Must not know: mailboxes (`command`), WQEs (`requester`), or who calls.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use warpverbs_sim_bus::{Device, Dma, Fault, FaultKind, Step};
+use warpverbs_sim_bus::{Device, Dma, Fault, FaultKind, Party, Step};
 use warpverbs_wire::doorbell::{CqArm, Doorbell};
-use warpverbs_wire::eqe::{self, PortChange};
+use warpverbs_wire::eqe::{self, EventType, PortChange};
 use warpverbs_wire::prm::qpc::QpState;
 
-use crate::config::{GidEntry, MAX_FIRST_INDEX, NicConfig, PORTS, PortInfo};
+use crate::config::{FindingPolicy, GidEntry, MAX_FIRST_INDEX, NicConfig, PORTS, PortInfo};
 use crate::error::NicError;
 use crate::events::Events;
 use crate::faults::{Faults, InjectedFault};
-use crate::findings::{Finding, FindingKind, Findings};
+use crate::findings::{Finding, FindingKind, Findings, Told};
+use crate::gids::Gids;
 use crate::keys::{MKey, MrKeys, Rights};
 use crate::link::Link;
 use crate::objects::{ObjectId, ObjectKind, Objects};
 use crate::packet::mac_number;
 use crate::port::Port;
 use crate::qp::Qp;
+use crate::records::Records;
 use crate::schedule::{Schedule, Turn};
 use crate::sq::Rung;
 use crate::stats::NicStats;
@@ -34,14 +37,17 @@ use crate::work::Work;
 pub struct NicModel {
     config: NicConfig,
     pub(crate) objects: Objects,
+    pub(crate) gids: Gids,
     schedule: Schedule,
     findings: Findings,
     pub(crate) stats: NicStats,
-    faults: Faults,
-    port: Port,
+    pub(crate) faults: Faults,
+    pub(crate) port: Port,
     events: Events,
     link_up: bool,
-    time: Clock,
+    pub(crate) time: Clock,
+    /// Who is rung where: of use where doorbells may be missed.
+    pub(crate) records: Records,
     /// Payloads that are used again.
     buffers: Vec<Vec<u8>>,
     clock: u64,
@@ -59,6 +65,7 @@ impl NicModel {
         Self {
             schedule: Schedule::new(config.seed),
             objects: Objects::new(config.log_max_objects()),
+            gids: Gids::new(&config),
             faults: Faults::new(config.faults),
             config,
             findings: Findings::default(),
@@ -67,6 +74,7 @@ impl NicModel {
             events: Events::default(),
             link_up: true,
             time: Clock::default(),
+            records: Records::default(),
             buffers: Vec::new(),
             clock: 0,
             took_packet: false,
@@ -82,12 +90,12 @@ impl NicModel {
 
     /// Allocates a protection domain and returns its number.
     pub fn alloc_pd(&mut self) -> Result<u32, NicError> {
-        self.objects.pds.insert(|_| ())
+        self.objects.pds.insert(|_| 0)
     }
 
     /// Frees a protection domain that nothing uses.
     pub fn dealloc_pd(&mut self, pdn: u32) -> Result<(), NicError> {
-        self.objects.pds.remove(pdn)
+        self.objects.pds.remove(pdn).map(|_| ())
     }
 
     /// Registers memory. `access` has `IBV_ACCESS_*` bits ([`crate::access`]).
@@ -174,7 +182,8 @@ impl NicModel {
 
     /// Reads one entry of a port's GID table; `None` if it is empty.
     pub fn query_gid(&self, port: u8, index: u32) -> Result<Option<GidEntry>, NicError> {
-        self.config.gid(port, index)
+        self.config.port(port)?;
+        self.gids.get(index).ok_or(NicError::NoGid(index))
     }
 
     /// Joins the port to a link. Packets to this NIC's own addresses never leave it.
@@ -189,11 +198,11 @@ impl NicModel {
         gid_index: u32,
         remote: [u8; 16],
     ) -> Result<[u8; 6], NicError> {
-        if self.config.gid(port, gid_index)?.is_none() {
+        if self.query_gid(port, gid_index)?.is_none() {
             return Err(NicError::NoGid(gid_index));
         }
-        if self.config.owns_gid(remote) {
-            Ok(self.config.mac)
+        if let Some(mac) = self.gids.mac_of(remote) {
+            Ok(mac)
         } else if let Some(mac) = self
             .config
             .neighbour(remote)
@@ -215,6 +224,11 @@ impl NicModel {
         self.findings.total()
     }
 
+    /// How many findings of each kind there were, by [`FindingKind::name`].
+    pub fn findings_by_kind(&self) -> &BTreeMap<&'static str, u64> {
+        self.findings.by_kind()
+    }
+
     /// Takes the findings away.
     pub fn take_findings(&mut self) -> Vec<Finding> {
         self.findings.take()
@@ -223,6 +237,7 @@ impl NicModel {
     /// Judges what only the end of a run shows: doorbell records that never reached their last doorbell. To be called when no
     /// kernel runs and the NIC is idle.
     pub fn end_of_run(&mut self) {
+        let at_the_end = || "at the end of the run".to_owned();
         for (qpn, qp) in self.objects.qps.iter() {
             if !matches!(qp.state, QpState::Rts | QpState::Err) || qp.has_no_dbr() {
                 continue;
@@ -230,19 +245,18 @@ impl NicModel {
             if let Some((doorbell, record)) = qp.indices.uncertain() {
                 let kind = FindingKind::DbrUnordered { doorbell, record };
                 let id = ObjectId::new(ObjectKind::Qp, qpn);
-                self.findings.add(id, Some(doorbell), kind, || {
-                    "at the end of the run".to_owned()
-                });
+                self.findings
+                    .add_told(id, Some(doorbell), kind, qp.told, at_the_end);
             }
             // A QP in error takes no doorbells.
             if qp.state == QpState::Rts
+                && !self.misses_doorbells(qp.context.uar_page)
                 && let Some((doorbell, record)) = qp.indices.unrung()
             {
                 let kind = FindingKind::DbrUnrung { doorbell, record };
                 let id = ObjectId::new(ObjectKind::Qp, qpn);
-                self.findings.add(id, Some(doorbell), kind, || {
-                    "at the end of the run".to_owned()
-                });
+                self.findings
+                    .add_told(id, Some(doorbell), kind, qp.told, at_the_end);
             }
             if let Some(lag) = qp.indices.judge_last() {
                 let kind = FindingKind::DbrBehind {
@@ -250,9 +264,8 @@ impl NicModel {
                     dbr: lag.dbr,
                 };
                 let id = ObjectId::new(ObjectKind::Qp, qpn);
-                self.findings.add(id, Some(lag.doorbell), kind, || {
-                    "at the end of the run".to_owned()
-                });
+                self.findings
+                    .add_told(id, Some(lag.doorbell), kind, qp.told, at_the_end);
             }
         }
     }
@@ -272,9 +285,18 @@ impl NicModel {
         self.events.take()
     }
 
+    /// How many events of each type were raised, by the type's code.
+    pub fn events_by_type(&self) -> &BTreeMap<u8, u64> {
+        self.events.by_type()
+    }
+
     /// Events that were raised while too many waited.
     pub fn events_lost(&self) -> u64 {
         self.events.lost()
+    }
+
+    pub(crate) fn is_link_up(&self) -> bool {
+        self.link_up
     }
 
     /// Takes the port's link up or down. While it is down nothing leaves the port or reaches it.
@@ -320,6 +342,11 @@ impl NicModel {
 
     /// Plants a fault.
     pub fn inject(&mut self, fault: InjectedFault) {
+        self.note(Event::Fault { name: fault.name() });
+        if fault == InjectedFault::Removed {
+            self.events
+                .raise(eqe::Event::Other(EventType::InternalError));
+        }
         match fault {
             InjectedFault::StuckQp { qpn } => {
                 if let Some(qp) = self.objects.qps.get_mut(qpn) {
@@ -366,6 +393,10 @@ impl NicModel {
         self.faults.on_command(opcode)
     }
 
+    pub(crate) fn planted_silence(&mut self, opcode: u16) -> Option<bool> {
+        self.faults.on_answer(opcode)
+    }
+
     /// Adds what it does from now on to a trace.
     pub fn trace(&mut self, trace: &Trace) {
         self.trace = Some((trace.clone(), self.config.name.as_str().into()));
@@ -382,10 +413,40 @@ impl NicModel {
         self.schedule.wake(qpn);
     }
 
+    /// The CQ that a QP waits for has news.
+    pub(crate) fn release_wait(&mut self, qpn: u32) {
+        if let Some(qp) = self.objects.qps.get_mut(qpn) {
+            qp.requester.release();
+            self.schedule.wake(qpn);
+        }
+    }
+
     /// The QP is gone or reset: it has no work.
     pub(crate) fn forget(&mut self, qpn: u32) {
         self.schedule.rest(qpn);
         self.schedule.unwatch(qpn);
+    }
+
+    /// With [`FindingPolicy::Fail`]: what has findings fails.
+    fn fail_on_findings(&mut self, dma: &mut dyn Dma) {
+        for object in self.findings.take_fresh() {
+            let concerns = |(qpn, qp): (u32, &Qp)| {
+                let concerned = match object.kind {
+                    ObjectKind::Qp => qpn == object.id,
+                    ObjectKind::Cq => qp.uses.contains(&object),
+                    _ => true,
+                };
+                let works = matches!(qp.state, QpState::Rtr | QpState::Rts);
+                (concerned && works).then_some(qpn)
+            };
+            let failing: Vec<u32> = self.objects.qps.iter().filter_map(concerns).collect();
+            for qpn in failing {
+                let mut work = self.work(qpn, dma);
+                work.enter_error(None);
+                work.raise(EventType::WqCatastrophicError);
+                work.settle();
+            }
+        }
     }
 
     fn work<'a>(&'a mut self, qpn: u32, dma: &'a mut dyn Dma) -> Work<'a> {
@@ -400,6 +461,7 @@ impl NicModel {
             events: &mut self.events,
             time: &mut self.time,
             buffers: &mut self.buffers,
+            checks_wqes: self.config.checks_wqes,
             clock: self.clock,
             trace: &self.trace,
             dma,
@@ -454,8 +516,27 @@ impl NicModel {
         }
     }
 
+    /// Takes an MMIO store, `by` whom the memory model says.
+    fn take_store(&mut self, offset: u64, bytes: &[u8], by: Option<Party>) -> Result<(), Fault> {
+        // Stores to a device that is gone are posted, and vanish.
+        if self.is_silent() {
+            return Ok(());
+        }
+        self.check_store(offset, bytes)?;
+        let (page, register) = uar::locate(offset);
+        match (register, <[u8; 8]>::try_from(bytes)) {
+            (Register::Send | Register::SendNoDbr, Ok(bytes)) => {
+                self.ring(page, register, bytes, by);
+            }
+            (Register::CqArm, Ok(bytes)) => self.arm(page, bytes),
+            // The rest of a WQE that is pushed: this NIC fetches WQEs all the same, as hardware may.
+            _ => {}
+        }
+        Ok(())
+    }
+
     /// Takes a send doorbell on an allocated page. What hardware ignores is ignored, and noted.
-    fn ring(&mut self, page: u32, register: Register, bytes: [u8; 8]) {
+    fn ring(&mut self, page: u32, register: Register, bytes: [u8; 8], by: Option<Party>) {
         let uar = ObjectId::new(ObjectKind::Uar, page);
         let doorbell = match Doorbell::parse(bytes) {
             Ok(doorbell) => doorbell,
@@ -488,6 +569,10 @@ impl NicModel {
             };
             return self.findings.add(id, consumer, kind, detail);
         }
+        let told = Told {
+            doorbell: by,
+            ..qp.told
+        };
         let no_dbr = qp.has_no_dbr();
         if no_dbr != (register == Register::SendNoDbr) {
             return self
@@ -501,14 +586,19 @@ impl NicModel {
         }
         match qp.state {
             QpState::Rts => match qp.indices.ring(doorbell.producer()) {
-                Rung::Accepted => qp.indices.follow_doorbell(),
+                Rung::Accepted => {
+                    if qp.indices.has_unordered() {
+                        qp.unordered_told = qp.told;
+                    }
+                    qp.indices.follow_doorbell();
+                }
                 Rung::Regressed { last, rung } => {
                     let kind = FindingKind::DoorbellRegression { last, rung };
-                    self.findings.add(id, consumer, kind, detail);
+                    self.findings.add_told(id, consumer, kind, told, detail);
                 }
                 Rung::Beyond => {
-                    self.findings
-                        .add(id, consumer, FindingKind::DoorbellBeyondQueue, detail);
+                    let kind = FindingKind::DoorbellBeyondQueue;
+                    self.findings.add_told(id, consumer, kind, told, detail);
                 }
             },
             // Without a record the doorbell is all there is.
@@ -556,6 +646,9 @@ impl NicModel {
             self.work(qpn, dma).on_time();
             return Step::Progress;
         }
+        if self.time.is_real() {
+            return Step::Idle;
+        }
         if self.port.pass_time(&mut self.time) {
             Step::Progress
         } else {
@@ -578,13 +671,16 @@ impl Device for NicModel {
             self.port.sleep(self.time.now());
             return Step::Idle;
         }
+        if self.config.findings == FindingPolicy::Fail {
+            self.fail_on_findings(dma);
+        }
         if self.config.reads_records_early && self.schedule.whim() {
             self.read_some_record(dma);
         }
         // Packets and queues take turns, so that neither keeps the other waiting.
         let turn = self.took_packet && !self.schedule.is_idle();
         self.took_packet = false;
-        if !turn && let Some(packet) = self.port.receive(&self.config) {
+        if !turn && let Some(packet) = self.port.receive(&self.gids) {
             self.took_packet = true;
             self.port.work();
             self.clock += 1;
@@ -624,8 +720,10 @@ impl Device for NicModel {
     }
 
     fn mmio_arrives(&mut self, offset: u64, bytes: &[u8], dma: &mut dyn Dma) -> Result<(), Fault> {
-        self.mmio_write(offset, bytes)?;
-        if let Some(qpn) = self.rung_qp(offset, bytes)
+        let rung = self.rung_qp(offset, bytes);
+        let by = rung.and_then(|qpn| dma.doorbell_by(qpn));
+        self.take_store(offset, bytes, by)?;
+        if let Some(qpn) = rung
             && !self.is_silent()
         {
             self.work(qpn, dma).confirm_doorbell();
@@ -634,18 +732,6 @@ impl Device for NicModel {
     }
 
     fn mmio_write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Fault> {
-        // Stores to a device that is gone are posted, and vanish.
-        if self.is_silent() {
-            return Ok(());
-        }
-        self.check_store(offset, bytes)?;
-        let (page, register) = uar::locate(offset);
-        match (register, <[u8; 8]>::try_from(bytes)) {
-            (Register::Send | Register::SendNoDbr, Ok(bytes)) => self.ring(page, register, bytes),
-            (Register::CqArm, Ok(bytes)) => self.arm(page, bytes),
-            // The rest of a WQE that is pushed: this NIC fetches WQEs all the same, as hardware may.
-            _ => {}
-        }
-        Ok(())
+        self.take_store(offset, bytes, None)
     }
 }

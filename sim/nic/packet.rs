@@ -3,13 +3,12 @@
 //! Knows: what of a packet the transport looks at, and how a path turns it into a frame and back.
 //! Must not know: what a QP does with a packet.
 
+use warpverbs_wire::prm::ads::Ads;
 use warpverbs_wire::prm::qpc::Qpc;
 use warpverbs_wire::roce::{Bth, Ethernet, Extended, Frame, Ip, Opcode, Psn, address};
 
-use crate::config::{GidKind, LinkLayer, NicConfig, PORTS};
-
-/// The default partition (IBA 10.9.1): the one filled entry of the table.
-const DEFAULT_PKEY: u16 = 0xffff;
+use crate::config::{DEFAULT_PKEY, GidKind, LinkLayer, NicConfig};
+use crate::gids::Gids;
 
 /// Where a packet came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,17 +57,10 @@ struct Headers {
 
 impl Path {
     /// The path of a context that INIT2RTR has checked.
-    pub(crate) fn new(config: &NicConfig, qpn: u32, context: &Qpc) -> Self {
+    pub(crate) fn new(config: &NicConfig, gids: &Gids, qpn: u32, context: &Qpc) -> Self {
         let path = &context.primary_address_path;
-        let loops_back = match config.link_layer {
-            LinkLayer::Ethernet => config.owns_gid(path.rgid_rip) && path.rmac == config.mac,
-            LinkLayer::InfiniBand => {
-                path.rlid == config.lid || (path.grh && config.owns_gid(path.rgid_rip))
-            }
-        };
-        let source = config
-            .gid(PORTS, u32::from(path.src_addr_index))
-            .ok()
+        let source = gids
+            .get(u32::from(path.src_addr_index))
             .flatten()
             .filter(|entry| entry.kind == GidKind::RoceV2);
         let headers = source.map(|entry| {
@@ -86,7 +78,7 @@ impl Path {
             Headers {
                 ethernet: Ethernet {
                     destination: path.rmac,
-                    source: config.mac,
+                    source: entry.mac,
                     ..Ethernet::default()
                 },
                 ip,
@@ -98,7 +90,7 @@ impl Path {
             }
         });
         Self {
-            loops_back,
+            loops_back: leads_here(config, gids, path),
             headers,
         }
     }
@@ -145,8 +137,17 @@ impl Path {
     }
 }
 
+/// True if an address path ends at this NIC.
+pub(crate) fn leads_here(config: &NicConfig, gids: &Gids, path: &Ads) -> bool {
+    let own = gids.mac_of(path.rgid_rip);
+    match config.link_layer {
+        LinkLayer::Ethernet => own == Some(path.rmac),
+        LinkLayer::InfiniBand => path.rlid == config.lid || (path.grh && own.is_some()),
+    }
+}
+
 /// The packet in a frame for this NIC; `None` if the frame is for another, or none that hardware would take.
-pub(crate) fn parse(config: &NicConfig, bytes: &[u8]) -> Option<Packet> {
+pub(crate) fn parse(gids: &Gids, bytes: &[u8]) -> Option<Packet> {
     let frame = Frame::parse(bytes).ok()?;
     let (source, destination) = match frame.ip {
         Ip::V4(ip) => (
@@ -155,8 +156,7 @@ pub(crate) fn parse(config: &NicConfig, bytes: &[u8]) -> Option<Packet> {
         ),
         Ip::V6(ip) => (ip.source, ip.destination),
     };
-    let is_ours = frame.ethernet.destination == config.mac
-        && config.owns_gid(destination)
+    let is_ours = gids.takes(destination, frame.ethernet.destination)
         // The membership bit apart, partitions must agree (IBA 10.9.3).
         && frame.bth.pkey & 0x7fff == DEFAULT_PKEY & 0x7fff;
     is_ours.then(|| Packet {

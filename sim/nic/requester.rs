@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use warpverbs_wire::prm::qpc::Qpc;
 use warpverbs_wire::roce::Psn;
 use warpverbs_wire::roce::timer::ack_timeout_ns;
-use warpverbs_wire::wqe::{Atomic, Opcode, RemoteAddress};
+use warpverbs_wire::wqe::{Atomic, Opcode, RemoteAddress, Wait};
 
 use crate::failure::Failed;
 use crate::qp::{Action, Piece, Slot};
@@ -27,13 +27,12 @@ const ENDLESS: u8 = 7;
 #[derive(Clone, Debug)]
 pub(crate) struct Operation {
     pub(crate) slot: Slot,
-    pub(crate) signalled: bool,
     pub(crate) solicited: bool,
-    /// Earlier READs and atomics must be complete before it starts.
-    pub(crate) fenced: bool,
+    pub(crate) fence: Fence,
     pub(crate) remote: RemoteAddress,
     pub(crate) immediate: u32,
     pub(crate) atomic: Option<Atomic>,
+    pub(crate) wait: Option<Wait>,
     pub(crate) pieces: Vec<Piece>,
     pub(crate) len: u64,
     /// PSN of the first packet.
@@ -43,12 +42,26 @@ pub(crate) struct Operation {
     /// Packets of the answer that have arrived, or bytes of local work done.
     pub(crate) arrived: u64,
     pub(crate) progress: Progress,
+    /// The bytes that were fetched, where they are compared later.
+    pub(crate) image: Vec<u8>,
+}
+
+/// What must be complete before a WQE starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fence {
+    None,
+    /// Earlier READs and atomics.
+    Fetching,
+    /// All earlier WQEs.
+    All,
 }
 
 /// How far a WQE is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Progress {
     Waiting,
+    /// A wait whose CQ has not got so far: that wakes it.
+    Held,
     Done,
     Failed(Failed),
 }
@@ -60,7 +73,7 @@ impl Operation {
     }
 
     pub(crate) fn is_waiting(&self) -> bool {
-        matches!(self.progress, Progress::Waiting)
+        matches!(self.progress, Progress::Waiting | Progress::Held)
     }
 
     /// The PSN behind its last packet.
@@ -141,6 +154,7 @@ impl Requester {
     pub(crate) fn next_action(&self, context: &Qpc, indices: &SendIndices) -> Option<Action> {
         match self.operations.front() {
             Some(head) if !head.is_waiting() => return Some(Action::Retire),
+            Some(head) if matches!(head.progress, Progress::Held) => {}
             Some(head) if head.packets == 0 => return Some(Action::Local),
             _ => {}
         }
@@ -165,8 +179,12 @@ impl Requester {
             return false;
         }
         let begins = packet == 0;
-        if !begins || !(operation.is_fetching() || operation.fenced) {
+        if !begins || !(operation.is_fetching() || operation.fence != Fence::None) {
             return true;
+        }
+        if operation.fence == Fence::All {
+            let mut earlier = self.operations.iter().take(at);
+            return !earlier.any(Operation::is_waiting);
         }
         let fetching = self
             .operations
@@ -174,7 +192,7 @@ impl Requester {
             .take(at)
             .filter(|earlier| earlier.is_fetching() && earlier.is_waiting())
             .count();
-        if operation.fenced && fetching > 0 {
+        if operation.fence == Fence::Fetching && fetching > 0 {
             return false;
         }
         !operation.is_fetching() || fetching < 1 << context.log_sra_max
@@ -211,6 +229,15 @@ impl Requester {
         }
         self.skip_local();
         Some(head)
+    }
+
+    /// The CQ that the head waits for, if it waits for one, has news.
+    pub(crate) fn release(&mut self) {
+        if let Some(head) = self.operations.front_mut()
+            && matches!(head.progress, Progress::Held)
+        {
+            head.progress = Progress::Waiting;
+        }
     }
 
     /// The cursor stands on operations that have packets.
@@ -300,9 +327,8 @@ impl Requester {
         self.rnr_retries = context.rnr_retry;
     }
 
-    /// Sends again from `psn` on, unless that was begun already. False if no retry is left.
-    pub(crate) fn repeat_once(&mut self, psn: Psn) -> bool {
-        self.recovering || self.repeat(psn)
+    pub(crate) fn is_recovering(&self) -> bool {
+        self.recovering
     }
 
     /// Sends again from `psn` on. False if no retry is left.

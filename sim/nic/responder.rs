@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 
 use warpverbs_sim_bus::DmaAccess;
 use warpverbs_wire::cqe::CqeOpcode;
+use warpverbs_wire::eqe::EventType;
 use warpverbs_wire::prm::qpc::QpState;
 use warpverbs_wire::roce::{NakCode, Opcode, Psn, Reth, packets};
 use warpverbs_wire::wqe::{masked_sum, masked_swapped};
@@ -37,6 +38,10 @@ pub(crate) struct Responder {
     originals: VecDeque<(Psn, u64)>,
     /// A fatal NAK is among `answers`: no request is taken any more.
     closed: bool,
+    /// It took a request in RTR.
+    established: bool,
+    /// Number of the receive WQE of a message that an error cut off: it is to be flushed.
+    pub(crate) unfinished: Option<u16>,
 }
 
 /// A message of several packets.
@@ -84,10 +89,12 @@ impl Responder {
         !self.answers.is_empty()
     }
 
-    /// Work under way is forgotten.
+    /// Work under way is forgotten, but for the receive of a message that will not be finished.
     pub(crate) fn abandon(&mut self) {
         self.answers.clear();
-        self.message = None;
+        if let Some(Message::Send { posted, .. }) = self.message.take() {
+            self.unfinished = Some(posted.counter);
+        }
         self.originals.clear();
         self.closed = false;
     }
@@ -162,9 +169,10 @@ impl Work<'_> {
         }
         if ahead > 0 {
             // Once for each gap (IBA 9.7.5.2.8).
-            if !responder.nak_sent {
-                responder.nak_sent = true;
-                let psn = responder.expected;
+            let (known, psn) = (responder.nak_sent, responder.expected);
+            responder.nak_sent = true;
+            self.count(|set| &mut set.out_of_sequence);
+            if !known {
                 self.answer(Answer::Nak {
                     psn,
                     code: NakCode::PsnSequence,
@@ -175,6 +183,8 @@ impl Work<'_> {
         responder.nak_sent = false;
         let refusal = match self.execute(packet) {
             Ok(()) => {
+                self.count_request(packet.opcode);
+                self.establish();
                 // READs and atomics are acknowledged by their data.
                 if packet.ack_request && (packet.opcode.is_send() || packet.opcode.is_write()) {
                     self.answer(Answer::Ack { psn: packet.psn });
@@ -188,14 +198,17 @@ impl Work<'_> {
         match refusal {
             Refusal::NotReady => {
                 qp.responder.nak_sent = true;
+                self.count(|set| &mut set.out_of_buffer);
                 self.answer(Answer::NotReady { psn });
             }
             Refusal::Nak(code) => {
                 qp.responder.closed = true;
+                self.count_refusal(code);
                 self.answer(Answer::Nak { psn, code });
             }
             Refusal::Receive(posted, failed, code) => {
                 qp.responder.closed = true;
+                self.count_receive_failure(failed);
                 self.complete_receive(Received {
                     counter: posted.counter,
                     bytes: 0,
@@ -205,6 +218,28 @@ impl Work<'_> {
                 });
                 self.answer(Answer::Nak { psn, code });
             }
+        }
+    }
+
+    /// The first request that a QP in RTR takes tells software that its peer is there (IBA 11.6: communication established).
+    fn establish(&mut self) {
+        if let Some(qp) = self.qp()
+            && qp.state == QpState::Rtr
+            && !std::mem::replace(&mut qp.responder.established, true)
+        {
+            self.raise(EventType::CommunicationEstablished);
+        }
+    }
+
+    /// Counts a request by its first packet.
+    fn count_request(&mut self, opcode: Opcode) {
+        let begins = opcode.position().is_none_or(|at| at.is_first());
+        if opcode.is_write() && begins {
+            self.count(|set| &mut set.rx_write_requests);
+        } else if opcode == Opcode::ReadRequest {
+            self.count(|set| &mut set.rx_read_requests);
+        } else if opcode.is_atomic() {
+            self.count(|set| &mut set.rx_atomic_requests);
         }
     }
 
@@ -308,7 +343,12 @@ impl Work<'_> {
         let (posted, done) = match (begins, qp.responder.message.take()) {
             (true, None) => (self.receive_for_message()?, 0),
             (false, Some(Message::Send { posted, done })) => (posted, done),
-            _ => return Err(INVALID),
+            (_, under_way) => {
+                if let Some(qp) = self.qp() {
+                    qp.responder.message = under_way;
+                }
+                return Err(INVALID);
+            }
         };
         let room: u64 = posted.pieces.iter().map(|piece| piece.len()).sum();
         if done + len > room || done + len > max_message {
@@ -513,6 +553,7 @@ impl Work<'_> {
     /// atomics answered from memory.
     fn take_duplicate(&mut self, packet: &Packet) {
         self.stats.duplicates += 1;
+        self.count(|set| &mut set.duplicate_request);
         let psn = packet.psn;
         let Some(qp) = self.qp() else { return };
         let mtu = qp.mtu();

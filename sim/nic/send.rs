@@ -6,11 +6,12 @@
 use warpverbs_wire::roce::{
     AtomicEth, Extended, Ieth, ImmDt, MaskedAtomicEth, Message, Opcode, Reth, Segments,
 };
-use warpverbs_wire::wqe::{self, Atomic};
+use warpverbs_wire::wqe::{self, Atomic, Wait};
 
 use crate::failure::{Failed, LOCAL_QP_OPERATION};
+use crate::findings::{FindingKind, one_line};
 use crate::packet::{Packet, Source};
-use crate::qp::{Done, Failure, Outcome};
+use crate::qp::{Done, Failure, Outcome, Slot};
 use crate::requester::{Operation, Progress};
 use crate::work::Work;
 
@@ -23,6 +24,7 @@ impl Work<'_> {
         let Some(operation) = self.qp().and_then(|qp| qp.requester.pop()) else {
             return;
         };
+        self.compare(&operation);
         match operation.progress {
             Progress::Failed(failed) => {
                 let slot = operation.slot;
@@ -37,9 +39,7 @@ impl Work<'_> {
                     } else {
                         0
                     },
-                    outcome: Outcome::Success {
-                        signalled: operation.signalled,
-                    },
+                    outcome: Outcome::Success,
                 };
                 if !self.complete(done) {
                     // A QP whose CQ is in error cannot go on (IBA 10.2.6).
@@ -49,7 +49,7 @@ impl Work<'_> {
         }
     }
 
-    /// A part of the work of a WQE that has no packets: a DUMP reads its data and drops it.
+    /// A part of the work of a WQE that has no packets: a DUMP reads its data and drops it, a WAIT looks at its CQ.
     pub(crate) fn local_work(&mut self) {
         let Some((operation, mtu)) = self.qp().and_then(|qp| {
             let mtu = u64::from(qp.mtu());
@@ -57,6 +57,9 @@ impl Work<'_> {
         }) else {
             return;
         };
+        if let Some(wait) = operation.wait {
+            return self.look_at_cq(wait, operation.slot);
+        }
         let bytes = mtu.min(operation.len - operation.arrived);
         let mut dropped = Vec::new();
         let result = self.gather(&operation, operation.arrived, bytes, &mut dropped);
@@ -68,6 +71,32 @@ impl Work<'_> {
                 Ok(()) if arrived == head.len => Progress::Done,
                 Ok(()) => Progress::Waiting,
             };
+        }
+    }
+
+    /// Ends the WAIT at the head of the queue if its CQ has got so far; else the CQ will wake it.
+    fn look_at_cq(&mut self, wait: Wait, slot: Slot) {
+        let uid = self.qp().map(|qp| qp.uid);
+        let progress = match self.objects.cqs.get_mut(wait.cqn) {
+            Some(cq) if Some(cq.uid) == uid => {
+                if cq.has_produced(wait.index) {
+                    Progress::Done
+                } else {
+                    cq.wake(self.qpn);
+                    Progress::Held
+                }
+            }
+            // No CQ of the QP's owner: that hardware looks, and how it fails, is assumed.
+            _ => {
+                let kind = FindingKind::WqeMalformed;
+                self.findings.add(self.id(), Some(slot.index), kind, || {
+                    format!("no CQ to wait for; {}", one_line(wait))
+                });
+                Progress::Failed(LOCAL_QP_OPERATION)
+            }
+        };
+        if let Some(head) = self.qp().and_then(|qp| qp.requester.operations.front_mut()) {
+            head.progress = progress;
         }
     }
 
@@ -178,6 +207,7 @@ impl Operation {
     fn husk(&self) -> Self {
         Self {
             pieces: Vec::new(),
+            image: Vec::new(),
             ..*self
         }
     }

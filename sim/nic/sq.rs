@@ -127,6 +127,11 @@ impl SendIndices {
         }
     }
 
+    /// True if the record holds another value than when it was last read.
+    pub(crate) fn is_news(&self, value: u16) -> bool {
+        value != self.dbr as u16 && self.beyond != Some(value)
+    }
+
     /// On entering ERR: the producer is forgotten until the record has been read (docs/hardware-facts.md).
     pub(crate) fn enter_error(&mut self) {
         self.producer = self.consumer;
@@ -155,6 +160,11 @@ impl SendIndices {
     pub(crate) fn unrung(&self) -> Option<(u64, u64)> {
         let rung = self.doorbell.unwrap_or(self.first);
         (self.dbr > rung).then_some((rung, self.dbr))
+    }
+
+    /// True if there is a doorbell that [`Self::take_unordered`] gives.
+    pub(crate) fn has_unordered(&self) -> bool {
+        self.unordered.is_some()
     }
 
     /// A doorbell that a higher one has followed and that never made sure of its record.

@@ -13,27 +13,28 @@ use warpverbs_device::{
 
 use crate::report;
 
-/// Ping-pong of RDMA writes.
-///
-/// # Safety
-///
-/// The addresses in the block are live for the kernel, as `LatParams` describes them.
-#[unsafe(no_mangle)]
-pub unsafe extern "ptx-kernel" fn wv_write_lat(params: LatParams) {
-    let block = thread::block();
-    if block > 1 || thread::index_in_block() != 0 {
-        return;
+entry! {
+    /// Ping-pong of RDMA writes.
+    ///
+    /// # Safety
+    ///
+    /// The addresses in the block are live for the kernel, as `LatParams` describes them.
+    fn wv_write_lat(params: LatParams) {
+        let block = thread::block();
+        if block > 1 || thread::index_in_block() != 0 {
+            return;
+        }
+        let mut result = ThreadResult::default();
+        let side = if block == 0 {
+            params.sides[0]
+        } else {
+            params.sides[1]
+        };
+        // SAFETY: the caller's.
+        let ended = unsafe { choose(&params, side, block == 0, &mut result) };
+        // SAFETY: the caller's: one result an end.
+        unsafe { report::write(params.results, u64::from(block), ended, result) }
     }
-    let mut result = ThreadResult::default();
-    let side = if block == 0 {
-        params.sides[0]
-    } else {
-        params.sides[1]
-    };
-    // SAFETY: the caller's.
-    let ended = unsafe { choose(&params, side, block == 0, &mut result) };
-    // SAFETY: the caller's: one result an end.
-    unsafe { report::write(params.results, u64::from(block), ended, result) }
 }
 
 /// Chooses the modes, once.
@@ -102,12 +103,11 @@ unsafe fn run<D: Doorbell, C: CqForm>(
     while ended.is_ok() && result.posted < params.iters {
         let sequence = result.posted + 1;
         if !starts {
-            ended = inbox.wait(sequence, &mut sq);
+            ended = inbox.wait(sequence, &sq);
             if ended.is_err() {
                 break;
             }
         }
-        // The peer has the message before this one, so the NIC has read it: the buffer is ours.
         outbox.store(sequence);
         match sq.post_write(local, remote, params.size) {
             Ok(ticket) => last = ticket,
@@ -117,11 +117,13 @@ unsafe fn run<D: Doorbell, C: CqForm>(
             }
         }
         result.posted += 1;
-        if starts {
-            ended = inbox.wait(sequence, &mut sq);
+        // The outbox is the NIC's until then. An answer does not end that: an acknowledgement may be lost, and the message is
+        // read again. And a message that failed gets no answer.
+        ended = sq.wait(last);
+        if starts && ended.is_ok() {
+            ended = inbox.wait(sequence, &sq);
         }
     }
-    let ended = ended.and_then(|()| sq.wait(last));
     report::note_end(result, &sq, last);
     ended
 }

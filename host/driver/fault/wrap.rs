@@ -17,14 +17,17 @@ use crate::teardown::deadline_after;
 
 type Result<T> = std::result::Result<T, DriverError>;
 
+/// By call and object: how many times more, and until when.
+type Pending = HashMap<(&'static str, u64), (u64, Instant)>;
+
 /// A driver in front of another.
 #[derive(Debug)]
 pub(super) struct Faulty<T: ?Sized> {
     inner: Arc<T>,
     faults: Faults,
     device: Device,
-    /// Streams and events that are pending by plan, and until when.
-    pending: Mutex<HashMap<(&'static str, u64), Instant>>,
+    /// Streams and events that are pending by plan: by which, and until when.
+    pending: Mutex<Pending>,
 }
 
 impl<T: ?Sized> Faulty<T> {
@@ -44,13 +47,21 @@ impl<T: ?Sized> Faulty<T> {
         object: u64,
         run: impl FnOnce() -> Result<Progress>,
     ) -> Result<Progress> {
-        let verdict = self.faults.lock().judge(name, Some(object));
+        let (verdict, era) = {
+            let mut plan = self.faults.lock();
+            (plan.judge(name, Some(object)), plan.era)
+        };
         let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
         let mut injected = None;
         match verdict {
             Verdict::Pass => {}
             Verdict::Delay(time) => {
-                pending.insert((name, object), deadline_after(time));
+                pending.insert((name, object), (era, deadline_after(time)));
+            }
+            Verdict::Hold(era) => {
+                drop(pending);
+                self.faults.hold(era);
+                pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
             }
             Verdict::Fail(kind) => injected = Some(kind),
             Verdict::Die => self.device.die(),
@@ -60,7 +71,7 @@ impl<T: ?Sized> Faulty<T> {
         }
         let waits = pending
             .get(&(name, object))
-            .is_some_and(|until| Instant::now() < *until);
+            .is_some_and(|(of, until)| *of == era && Instant::now() < *until);
         drop(pending);
         let (done, outcome) = match injected {
             Some(kind) => (
@@ -155,8 +166,8 @@ impl Gpu for Faulty<dyn Gpu> {
     fn write_ordering(&self) -> WriteOrdering {
         self.inner.write_ordering()
     }
-    fn counters(&self, stream: GpuHandle) -> Option<LaunchCounters> {
-        self.inner.counters(stream)
+    fn counters(&self, event: GpuHandle) -> Option<LaunchCounters> {
+        self.inner.counters(event)
     }
 
     fn close_dmabuf(&self, fd: i32) -> Result<()> {
@@ -178,6 +189,8 @@ impl Gpu for Faulty<dyn Gpu> {
         Makes alloc(len: u64, label: &str) -> u64, None, |addr: &u64| Some(*addr);
         Undoes free(addr: u64) -> (), Some(addr), |()| None;
         Uses copy_to_device(addr: u64, bytes: &[u8]) -> (), Some(addr), |()| None;
+        Uses copy_rows_to_device(addr: u64, pitch: u64, width: u64, bytes: &[u8]) -> (), Some(addr), |()| None;
+        Uses fill(addr: u64, len: u64, byte: u8) -> (), Some(addr), |()| None;
         Uses copy_from_device(bytes: &mut [u8], addr: u64) -> (), Some(addr), |()| None;
         Makes alloc_host_mapped(len: u64, label: &str) -> u64, None, |addr: &u64| Some(*addr);
         Undoes free_host_mapped(addr: u64) -> (), Some(addr), |()| None;

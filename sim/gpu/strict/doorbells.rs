@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use warpverbs_sim_bus::{Posted, Rng};
+use warpverbs_sim_bus::{Party, Posted, Rng};
 
 use super::clocks::{Clock, Known, Snapshot};
 
@@ -24,6 +24,8 @@ pub(super) struct UnderWay {
     pub(super) clock: Clock,
     /// What it carries to the device.
     pub(super) carries: Option<Arc<Snapshot>>,
+    /// For reports.
+    pub(super) by: Party,
     looks: u32,
 }
 
@@ -41,6 +43,7 @@ impl Doorbells {
         epoch: u32,
         clock: Clock,
         carries: Option<Arc<Snapshot>>,
+        by: Party,
     ) {
         let stores = self.under_way.entry(posted.device).or_default();
         stores.push(UnderWay {
@@ -49,6 +52,7 @@ impl Doorbells {
             epoch,
             clock,
             carries,
+            by,
             looks: 0,
         });
     }
