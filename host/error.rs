@@ -239,6 +239,8 @@ impl Error {
                 DriverErrorKind::Unsupported => ErrorKind::Unsupported,
                 DriverErrorKind::KernelFault => ErrorKind::Run,
                 DriverErrorKind::DeviceLost => ErrorKind::DeviceLost,
+                // Linux's ETIMEDOUT: the firmware did not answer.
+                DriverErrorKind::Os(110) => ErrorKind::Timeout,
                 DriverErrorKind::Command { .. }
                 | DriverErrorKind::NotFound
                 | DriverErrorKind::Os(_) => ErrorKind::Refused,

@@ -6,14 +6,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use warpverbs_sim_bus::{BAR_SIZE, Bus, BusState, Event, Memory, Region, region_of};
+use warpverbs_sim_bus::{BAR_SIZE, Bus, BusState, Event, Memory, Party, Region, region_of};
 
 use crate::config::{Check, GpuConfig, Scheduler};
 use crate::counters::LaunchCounters;
 use crate::error::{GpuError, LoadError};
 use crate::memory::FastMemory;
 use crate::module::{Module, needs};
-use crate::order::{LaunchNames, OrderReport};
+use crate::order::{AccessReport, LaunchNames, OrderReport};
 use crate::report::RunReport;
 use crate::run::machine::Machine;
 use crate::run::state::{Launch, LaunchShape};
@@ -476,6 +476,11 @@ impl GpuModel {
     pub fn take_order_reports(&mut self) -> Vec<OrderReport> {
         collect(&mut self.bus.lock(), &self.names, &mut self.order_reports);
         std::mem::take(&mut self.order_reports)
+    }
+
+    /// An access that somebody else reports, with kernel, instruction and thread by name.
+    pub fn access(&self, party: Party) -> AccessReport {
+        self.names.access(party)
     }
 
     /// Counters of the last launch before an event's last record, once that is reached.

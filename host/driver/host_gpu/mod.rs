@@ -34,6 +34,7 @@ type Result<T> = std::result::Result<T, DriverError>;
 /// The host as a GPU.
 pub(crate) struct HostGpu {
     bus: Arc<Bus>,
+    write_ordering: WriteOrdering,
     /// Says whether an address is that of a doorbell page.
     is_page: Box<dyn Fn(u64) -> bool + Send + Sync>,
     /// Dropped before the memory that its kernels use.
@@ -61,9 +62,11 @@ impl Objects {
 }
 
 impl HostGpu {
-    /// A GPU on `bus`, whose dmabufs it uses. `is_page` knows the doorbell pages that can be mapped.
+    /// A GPU on `bus`, whose dmabufs it uses. Its threads see what a NIC writes in the order in which it is written, whatever
+    /// the GPU says of that (`write_ordering`). `is_page` knows the doorbell pages that can be mapped.
     pub(crate) fn new(
         bus: Arc<Bus>,
+        write_ordering: WriteOrdering,
         is_page: impl Fn(u64) -> bool + Send + Sync + 'static,
     ) -> Self {
         Self {
@@ -71,6 +74,7 @@ impl HostGpu {
             memory: Mutex::new(Memory::new(bus.clone())),
             objects: Mutex::default(),
             is_page: Box::new(is_page),
+            write_ordering,
             bus,
         }
     }
@@ -255,8 +259,7 @@ impl Gpu for HostGpu {
     }
 
     fn write_ordering(&self) -> WriteOrdering {
-        // DMA of a simulated NIC is ordered as `HostWindows` says; of a real one, as PCIe orders writes to host memory.
-        WriteOrdering::AllDevices
+        self.write_ordering
     }
 
     fn flush_writes(&self) -> Result<()> {

@@ -9,7 +9,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use warpverbs_sim_bus::{Access, Agent, Bus, Fault, FaultKind, Order, Purpose, Scope, Space};
+use warpverbs_sim_bus::{
+    Access, Agent, Bus, Fault, FaultKind, Order, Party, Purpose, Scope, Space,
+};
 use warpverbs_sim_gpu::{self as model, EventId, GpuError, GpuModel, KernelId, ModuleId, StreamId};
 
 use crate::driver::rows;
@@ -71,6 +73,11 @@ impl SimGpu {
     /// What the memory model found wrong since the last call.
     pub(super) fn order_reports(&self) -> Vec<model::OrderReport> {
         self.model().take_order_reports()
+    }
+
+    /// An access that a NIC's finding names.
+    pub(super) fn access(&self, party: Party) -> model::AccessReport {
+        self.model().access(party)
     }
 
     /// Runs devices until they have nothing to do, or the GPU until a quantum is over.
