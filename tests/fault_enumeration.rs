@@ -14,12 +14,12 @@ use warpverbs::driver::fault::{Fault, Faults, Outcome, Role};
 use warpverbs::driver::sim::World;
 use warpverbs::{
     Access, CloseReport, Context, Error, ErrorKind, ExportedQp, GpuContext, GpuMemory, HostMemory,
-    Module, Mr, Pd, QpConfig, QueuePair, Refused, Result, Retained, Run, Stream,
+    Module, Mr, Pd, QpConfig, QpPool, QueuePair, Refused, Result, Retained, Run, Stream,
 };
 
 /// Fault points on record: a change that makes the enumeration miss some is seen here. How often a close looks at a kernel that
 /// runs depends on the machine, so a few come and go.
-const AT_LEAST: u64 = 5400;
+const AT_LEAST: u64 = 7200;
 
 /// Everything that an operation may have made.
 #[derive(Default)]
@@ -31,6 +31,7 @@ struct State {
     mrs: Vec<Mr>,
     /// What peers offer: it stays when all else is dropped, since nothing here keeps it.
     target: Option<Mr>,
+    pool: Option<QpPool>,
     qps: Vec<QueuePair>,
     exported: Vec<ExportedQp>,
     module: Option<Module>,
@@ -142,6 +143,74 @@ const OPERATIONS: &[Operation] = &[
         ],
         step: reconnect,
     },
+    Operation {
+        name: "build a pool",
+        before: &[open],
+        step: build_pool,
+    },
+    Operation {
+        name: "connect a pool",
+        before: &[open, build_pool],
+        step: connect_pool,
+    },
+    Operation {
+        name: "export a pool",
+        before: &[open, build_pool, connect_pool],
+        step: export_pool,
+    },
+    Operation {
+        name: "close a pool",
+        before: &[open, build_pool, connect_pool, export_pool],
+        step: close_pool,
+    },
+    Operation {
+        name: "close a pool with a kernel running",
+        before: &[
+            open,
+            register,
+            build_pool,
+            connect_pool,
+            export_pool,
+            launch_pool,
+        ],
+        step: close_pool,
+    },
+    Operation {
+        name: "close a pool with work outstanding",
+        before: &[
+            open,
+            register,
+            build_pool,
+            connect_pool,
+            export_pool,
+            fail_outstanding,
+        ],
+        step: close_pool,
+    },
+    Operation {
+        name: "close a QP of a pool and take its place again",
+        before: &[
+            open,
+            register,
+            build_pool,
+            connect_pool,
+            export_pool,
+            fail_outstanding,
+        ],
+        step: take_again,
+    },
+    Operation {
+        name: "drop a pool",
+        before: &[
+            open,
+            register,
+            build_pool,
+            connect_pool,
+            export_pool,
+            launch_pool,
+        ],
+        step: drop_all,
+    },
 ];
 
 fn open(rig: &Rig, state: &mut State) -> Result<()> {
@@ -215,9 +284,78 @@ fn export(_: &Rig, state: &mut State) -> Result<()> {
     Ok(())
 }
 
+fn build_pool(_: &Rig, state: &mut State) -> Result<()> {
+    let (pd, gpu) = (pd(state)?, state.gpu.clone().unwrap());
+    state.pool = Some(QpPool::create(&pd, &gpu, &config(), 4)?);
+    state.qps = state.pool.as_ref().unwrap().qps(4)?;
+    Ok(())
+}
+
+fn connect_pool(_: &Rig, state: &mut State) -> Result<()> {
+    let mut infos: Vec<_> = state.qps.iter().map(QueuePair::local_info).collect();
+    infos.reverse();
+    QueuePair::connect_all(&mut state.qps, &infos)
+}
+
+fn export_pool(_: &Rig, state: &mut State) -> Result<()> {
+    match QueuePair::export_all(std::mem::take(&mut state.qps)) {
+        Ok(exported) => state.exported = exported,
+        Err(Refused { error, value }) => {
+            state.qps = value;
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
+/// A kernel that has all QPs but one.
+fn launch_pool(_: &Rig, state: &mut State) -> Result<()> {
+    let remote = state.target.as_ref().unwrap().remote();
+    launch_on(state, &remote, 0..3)
+}
+
+fn close_pool(_: &Rig, state: &mut State) -> Result<()> {
+    let Err(Refused { error, value }) = state.pool.take().unwrap().close() else {
+        return Ok(());
+    };
+    state.pool = Some(value);
+    Err(error)
+}
+
+/// One QP goes; another takes its place, and works.
+fn take_again(_: &Rig, state: &mut State) -> Result<()> {
+    if let Err(Refused { error, value }) = state.exported.remove(0).close() {
+        state.exported.push(value);
+        return Err(error);
+    }
+    let qp = state.pool.as_ref().unwrap().qp()?;
+    state.qps.push(qp);
+    let info = state.qps[0].local_info();
+    state.qps[0].connect(&info)?;
+    match state.qps.remove(0).export() {
+        Ok(qp) => state.exported.insert(0, qp),
+        Err(Refused { error, value }) => {
+            state.qps.push(value);
+            return Err(error);
+        }
+    }
+    let remote = state.target.as_ref().unwrap().remote();
+    launch_with(state, &remote)
+}
+
 fn launch_with(state: &mut State, remote: &warpverbs::RemoteMr) -> Result<()> {
+    launch_on(state, remote, 0..1)
+}
+
+/// Launches the write kernel, a thread for each of the QPs.
+fn launch_on(
+    state: &mut State,
+    remote: &warpverbs::RemoteMr,
+    qps: std::ops::Range<usize>,
+) -> Result<()> {
     let gpu = state.gpu.clone().unwrap();
     let options = Options {
+        threads: qps.len() as u32,
         size: 64,
         slots: 2,
         iters: 20,
@@ -232,7 +370,7 @@ fn launch_with(state: &mut State, remote: &warpverbs::RemoteMr) -> Result<()> {
     state.runs.push(options.bandwidth().launch(
         state.module.as_ref().unwrap(),
         state.stream.as_ref().unwrap(),
-        &state.exported[..1],
+        &state.exported[qps],
         &state.mrs[0],
         remote,
     )?);
@@ -483,8 +621,16 @@ fn check_trace(faults: &Faults, context: &str) {
 /// Handles of a NIC are unique, those of a GPU within their kind.
 fn kind_of(call: &str) -> &'static str {
     match call {
-        "alloc" | "free" | "copy_to_device" | "copy_from_device" | "load_acquire"
-        | "store_release" | "alloc_host_mapped" | "free_host_mapped" => "address",
+        "alloc"
+        | "free"
+        | "copy_to_device"
+        | "copy_from_device"
+        | "load_acquire"
+        | "copy_rows_to_device"
+        | "fill"
+        | "store_release"
+        | "alloc_host_mapped"
+        | "free_host_mapped" => "address",
         "map_uar" | "unmap_uar" => "mapping",
         "export_dmabuf" | "close_dmabuf" => "dmabuf",
         "flush_writes" | "max_resident_blocks" => "GPU",

@@ -333,7 +333,8 @@ fn quiesce(slots: &[Arc<dyn Slot>], deadline: Instant) -> BTreeMap<u64, Error> {
                         return false;
                     }
                 }
-                if stopping {
+                // Handles are cleared together: of all that are drained in one round, in the next.
+                if stopping || matches!(later, [Stage::Unexported]) {
                     return true;
                 }
             }

@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 
 use warpverbs_sim_bus::DmaAccess;
 use warpverbs_wire::cqe::CqeOpcode;
+use warpverbs_wire::eqe::EventType;
 use warpverbs_wire::prm::qpc::QpState;
 use warpverbs_wire::roce::{NakCode, Opcode, Psn, Reth, packets};
 use warpverbs_wire::wqe::{masked_sum, masked_swapped};
@@ -37,6 +38,10 @@ pub(crate) struct Responder {
     originals: VecDeque<(Psn, u64)>,
     /// A fatal NAK is among `answers`: no request is taken any more.
     closed: bool,
+    /// It took a request in RTR.
+    established: bool,
+    /// Number of the receive WQE of a message that an error cut off: it is to be flushed.
+    pub(crate) unfinished: Option<u16>,
 }
 
 /// A message of several packets.
@@ -84,10 +89,12 @@ impl Responder {
         !self.answers.is_empty()
     }
 
-    /// Work under way is forgotten.
+    /// Work under way is forgotten, but for the receive of a message that will not be finished.
     pub(crate) fn abandon(&mut self) {
         self.answers.clear();
-        self.message = None;
+        if let Some(Message::Send { posted, .. }) = self.message.take() {
+            self.unfinished = Some(posted.counter);
+        }
         self.originals.clear();
         self.closed = false;
     }
@@ -177,6 +184,7 @@ impl Work<'_> {
         let refusal = match self.execute(packet) {
             Ok(()) => {
                 self.count_request(packet.opcode);
+                self.establish();
                 // READs and atomics are acknowledged by their data.
                 if packet.ack_request && (packet.opcode.is_send() || packet.opcode.is_write()) {
                     self.answer(Answer::Ack { psn: packet.psn });
@@ -210,6 +218,16 @@ impl Work<'_> {
                 });
                 self.answer(Answer::Nak { psn, code });
             }
+        }
+    }
+
+    /// The first request that a QP in RTR takes tells software that its peer is there (IBA 11.6: communication established).
+    fn establish(&mut self) {
+        if let Some(qp) = self.qp()
+            && qp.state == QpState::Rtr
+            && !std::mem::replace(&mut qp.responder.established, true)
+        {
+            self.raise(EventType::CommunicationEstablished);
         }
     }
 
@@ -325,7 +343,12 @@ impl Work<'_> {
         let (posted, done) = match (begins, qp.responder.message.take()) {
             (true, None) => (self.receive_for_message()?, 0),
             (false, Some(Message::Send { posted, done })) => (posted, done),
-            _ => return Err(INVALID),
+            (_, under_way) => {
+                if let Some(qp) = self.qp() {
+                    qp.responder.message = under_way;
+                }
+                return Err(INVALID);
+            }
         };
         let room: u64 = posted.pieces.iter().map(|piece| piece.len()).sum();
         if done + len > room || done + len > max_message {

@@ -2,18 +2,23 @@
 
 mod commands;
 mod completions;
+mod coverage;
 mod doorbells;
 mod errors;
 mod events;
 mod facts;
 mod faults;
 mod formats;
+mod hostile;
 mod objects;
 mod properties;
+mod refusals;
+mod replay;
 mod rig;
 mod semantics;
 mod services;
 mod sockets;
+mod tables;
 mod transfers;
 mod transport;
 mod waits;
