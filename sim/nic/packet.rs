@@ -157,7 +157,7 @@ pub(crate) fn parse(gids: &Gids, bytes: &[u8]) -> Option<Packet> {
         Ip::V6(ip) => (ip.source, ip.destination),
     };
     let is_ours = gids.takes(destination, frame.ethernet.destination)
-        // The membership bit apart, partitions must agree (IBA 10.9.3).
+        // The membership bit apart, partitions must agree (IBA 10.9).
         && frame.bth.pkey & 0x7fff == DEFAULT_PKEY & 0x7fff;
     is_ours.then(|| Packet {
         source: Source::Gid(source),

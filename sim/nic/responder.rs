@@ -1,4 +1,4 @@
-//! The responder: takes requests in order, executes them once, and answers (IBA 9.7.4, 9.7.5, 9.9.3).
+//! The responder: takes requests in order, executes them once, and answers (IBA 9.7, 9.9).
 //!
 //! Knows: expected PSN, message under way, rights and keys, duplicates.
 //! Must not know: the requester's WQE, or how an answer's packets are made (`respond`).
@@ -127,7 +127,7 @@ impl Work<'_> {
             psn: packet.psn.get(),
             bytes: packet.payload.len() as u32,
         });
-        // Packets for a QP that is not ready, or from a port that it is not connected to, are dropped (IBA 9.6.1.2).
+        // Packets for a QP that is not ready, or from a port that it is not connected to, are dropped (IBA 9.6).
         let ready = match qp.state {
             _ if qp.stuck => false,
             QpState::Rts => true,
@@ -164,7 +164,7 @@ impl Work<'_> {
             return self.take_duplicate(packet);
         }
         if ahead > 0 {
-            // Once for each gap (IBA 9.7.5.2.8).
+            // Once for each gap (IBA 9.7).
             let (known, psn) = (responder.nak_sent, responder.expected);
             responder.nak_sent = true;
             self.count(|set| &mut set.out_of_sequence);
@@ -249,7 +249,7 @@ impl Work<'_> {
         }
     }
 
-    /// Length of a packet inside its message: full unless it is the last (IBA 9.7.4.1.6).
+    /// Length of a packet inside its message: full unless it is the last (IBA 9.7).
     fn check_length(&mut self, packet: &Packet) -> Result<u64, Refusal> {
         let mtu = self.qp().map_or(0, |qp| qp.mtu()) as usize;
         let len = packet.payload.len();
@@ -406,7 +406,7 @@ impl Work<'_> {
     }
 
     /// Bus address and ordering of remote memory; `None` for a message of 0 bytes, whose key is not looked at (IBA
-    /// 9.7.4.1).
+    /// 9.7).
     pub(crate) fn remote_target(
         &mut self,
         range: &Reth,
@@ -483,7 +483,7 @@ impl Work<'_> {
         let Some(qp) = self.qp() else { return Ok(()) };
         let allowed = qp.context.rae && qp.responder.message.is_none();
         let keep = 1 << qp.context.log_rra_max;
-        // Naturally aligned (IBA 9.4.5).
+        // Naturally aligned (IBA 9.4).
         if !allowed || !matches!(size, 4 | 8) || address % u64::from(size) != 0 {
             return Err(INVALID);
         }
@@ -540,7 +540,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// A request that was executed before (IBA 9.7.5.1.2): WRITEs and sends are acknowledged again, READs executed again,
+    /// A request that was executed before (IBA 9.7): WRITEs and sends are acknowledged again, READs executed again,
     /// atomics answered from memory.
     fn take_duplicate(&mut self, packet: &Packet) {
         self.stats.duplicates += 1;
