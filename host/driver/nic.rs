@@ -150,7 +150,7 @@ pub struct PortInfo {
     pub lid: u16,
     /// GID table entries.
     pub gids: u32,
-    /// An InfiniBand port that demands a GRH of every packet (`IBV_QPF_GRH_REQUIRED`).
+    /// True if packets must carry a GRH on InfiniBand too (`IBV_QPF_GRH_REQUIRED`).
     pub grh_required: bool,
 }
 

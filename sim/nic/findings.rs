@@ -3,8 +3,10 @@
 //! Knows: kinds of finding and how to say each in one line.
 //! Must not know: how they are detected.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+
+use warpverbs_sim_bus::Party;
 
 use crate::objects::ObjectId;
 
@@ -22,6 +24,17 @@ pub struct Finding {
     pub index: Option<u64>,
     /// What was found, such as the bytes of a WQE; may be empty.
     pub detail: String,
+    /// Of a finding about a doorbell or its record: who stored them.
+    pub told: Told,
+}
+
+/// Who told the NIC of work, as far as the memory model knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    /// Who stored to the doorbell record.
+    pub record: Option<Party>,
+    /// Who rang.
+    pub doorbell: Option<Party>,
 }
 
 /// Kinds of finding.
@@ -302,7 +315,7 @@ pub(crate) struct Findings {
     /// How many of each kind, those that were taken away included.
     by_kind: BTreeMap<&'static str, u64>,
     /// Where findings were added since somebody looked.
-    fresh: Vec<ObjectId>,
+    fresh: BTreeSet<ObjectId>,
 }
 
 impl Findings {
@@ -314,11 +327,21 @@ impl Findings {
         kind: FindingKind,
         detail: impl FnOnce() -> String,
     ) {
+        self.add_told(object, index, kind, Told::default(), detail);
+    }
+
+    /// Adds a finding about a doorbell or its record.
+    pub(crate) fn add_told(
+        &mut self,
+        object: ObjectId,
+        index: Option<u64>,
+        kind: FindingKind,
+        told: Told,
+        detail: impl FnOnce() -> String,
+    ) {
         self.total += 1;
         *self.by_kind.entry(kind.name()).or_default() += 1;
-        if !self.fresh.contains(&object) {
-            self.fresh.push(object);
-        }
+        self.fresh.insert(object);
         let count = self.counts.entry((object, kind.name())).or_default();
         *count += 1;
         if *count <= KEPT_PER_OBJECT {
@@ -327,6 +350,7 @@ impl Findings {
                 object,
                 index,
                 detail: detail(),
+                told,
             });
         }
     }
@@ -344,7 +368,7 @@ impl Findings {
     }
 
     /// Objects with findings that were added since the last call.
-    pub(crate) fn take_fresh(&mut self) -> Vec<ObjectId> {
+    pub(crate) fn take_fresh(&mut self) -> BTreeSet<ObjectId> {
         std::mem::take(&mut self.fresh)
     }
 

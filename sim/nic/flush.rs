@@ -77,6 +77,9 @@ impl Work<'_> {
 
     /// Receives that were posted are flushed after sends (the order between the two queues is assumed).
     fn flush_receive(&mut self) {
+        if let Some(counter) = self.qp().and_then(|qp| qp.responder.unfinished.take()) {
+            return self.flushed_receive(counter);
+        }
         let is_due = |queue: &ReceiveQueue| queue.dbr_due;
         if self
             .qp()
@@ -90,6 +93,10 @@ impl Work<'_> {
         };
         let counter = queue.consumer as u16;
         queue.consumer += 1;
+        self.flushed_receive(counter);
+    }
+
+    fn flushed_receive(&mut self, counter: u16) {
         self.complete_receive(Received {
             counter,
             bytes: 0,

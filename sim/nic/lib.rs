@@ -77,7 +77,7 @@ pub use cable::{Cable, CableEnd};
 pub use config::{FindingPolicy, GidEntry, GidKind, LinkLayer, NicConfig, PortInfo};
 pub use error::NicError;
 pub use faults::{FaultPlan, InjectedFault};
-pub use findings::{Finding, FindingKind};
+pub use findings::{Finding, FindingKind, Told};
 pub use impair::{CablePlan, CableStats};
 pub use keys::{MrKeys, access};
 pub use link::Link;

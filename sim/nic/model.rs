@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use warpverbs_sim_bus::{Device, Dma, Fault, FaultKind, Step};
+use warpverbs_sim_bus::{Device, Dma, Fault, FaultKind, Party, Step};
 use warpverbs_wire::doorbell::{CqArm, Doorbell};
 use warpverbs_wire::eqe::{self, EventType, PortChange};
 use warpverbs_wire::prm::qpc::QpState;
@@ -15,7 +15,7 @@ use crate::config::{FindingPolicy, GidEntry, MAX_FIRST_INDEX, NicConfig, PORTS, 
 use crate::error::NicError;
 use crate::events::Events;
 use crate::faults::{Faults, InjectedFault};
-use crate::findings::{Finding, FindingKind, Findings};
+use crate::findings::{Finding, FindingKind, Findings, Told};
 use crate::gids::Gids;
 use crate::keys::{MKey, MrKeys, Rights};
 use crate::link::Link;
@@ -237,6 +237,7 @@ impl NicModel {
     /// Judges what only the end of a run shows: doorbell records that never reached their last doorbell. To be called when no
     /// kernel runs and the NIC is idle.
     pub fn end_of_run(&mut self) {
+        let at_the_end = || "at the end of the run".to_owned();
         for (qpn, qp) in self.objects.qps.iter() {
             if !matches!(qp.state, QpState::Rts | QpState::Err) || qp.has_no_dbr() {
                 continue;
@@ -244,9 +245,8 @@ impl NicModel {
             if let Some((doorbell, record)) = qp.indices.uncertain() {
                 let kind = FindingKind::DbrUnordered { doorbell, record };
                 let id = ObjectId::new(ObjectKind::Qp, qpn);
-                self.findings.add(id, Some(doorbell), kind, || {
-                    "at the end of the run".to_owned()
-                });
+                self.findings
+                    .add_told(id, Some(doorbell), kind, qp.told, at_the_end);
             }
             // A QP in error takes no doorbells.
             if qp.state == QpState::Rts
@@ -255,9 +255,8 @@ impl NicModel {
             {
                 let kind = FindingKind::DbrUnrung { doorbell, record };
                 let id = ObjectId::new(ObjectKind::Qp, qpn);
-                self.findings.add(id, Some(doorbell), kind, || {
-                    "at the end of the run".to_owned()
-                });
+                self.findings
+                    .add_told(id, Some(doorbell), kind, qp.told, at_the_end);
             }
             if let Some(lag) = qp.indices.judge_last() {
                 let kind = FindingKind::DbrBehind {
@@ -265,9 +264,8 @@ impl NicModel {
                     dbr: lag.dbr,
                 };
                 let id = ObjectId::new(ObjectKind::Qp, qpn);
-                self.findings.add(id, Some(lag.doorbell), kind, || {
-                    "at the end of the run".to_owned()
-                });
+                self.findings
+                    .add_told(id, Some(lag.doorbell), kind, qp.told, at_the_end);
             }
         }
     }
@@ -515,8 +513,27 @@ impl NicModel {
         }
     }
 
+    /// Takes an MMIO store, `by` whom the memory model says.
+    fn take_store(&mut self, offset: u64, bytes: &[u8], by: Option<Party>) -> Result<(), Fault> {
+        // Stores to a device that is gone are posted, and vanish.
+        if self.is_silent() {
+            return Ok(());
+        }
+        self.check_store(offset, bytes)?;
+        let (page, register) = uar::locate(offset);
+        match (register, <[u8; 8]>::try_from(bytes)) {
+            (Register::Send | Register::SendNoDbr, Ok(bytes)) => {
+                self.ring(page, register, bytes, by);
+            }
+            (Register::CqArm, Ok(bytes)) => self.arm(page, bytes),
+            // The rest of a WQE that is pushed: this NIC fetches WQEs all the same, as hardware may.
+            _ => {}
+        }
+        Ok(())
+    }
+
     /// Takes a send doorbell on an allocated page. What hardware ignores is ignored, and noted.
-    fn ring(&mut self, page: u32, register: Register, bytes: [u8; 8]) {
+    fn ring(&mut self, page: u32, register: Register, bytes: [u8; 8], by: Option<Party>) {
         let uar = ObjectId::new(ObjectKind::Uar, page);
         let doorbell = match Doorbell::parse(bytes) {
             Ok(doorbell) => doorbell,
@@ -549,6 +566,10 @@ impl NicModel {
             };
             return self.findings.add(id, consumer, kind, detail);
         }
+        let told = Told {
+            doorbell: by,
+            ..qp.told
+        };
         let no_dbr = qp.has_no_dbr();
         if no_dbr != (register == Register::SendNoDbr) {
             return self
@@ -562,14 +583,19 @@ impl NicModel {
         }
         match qp.state {
             QpState::Rts => match qp.indices.ring(doorbell.producer()) {
-                Rung::Accepted => qp.indices.follow_doorbell(),
+                Rung::Accepted => {
+                    if qp.indices.has_unordered() {
+                        qp.unordered_told = qp.told;
+                    }
+                    qp.indices.follow_doorbell();
+                }
                 Rung::Regressed { last, rung } => {
                     let kind = FindingKind::DoorbellRegression { last, rung };
-                    self.findings.add(id, consumer, kind, detail);
+                    self.findings.add_told(id, consumer, kind, told, detail);
                 }
                 Rung::Beyond => {
-                    self.findings
-                        .add(id, consumer, FindingKind::DoorbellBeyondQueue, detail);
+                    let kind = FindingKind::DoorbellBeyondQueue;
+                    self.findings.add_told(id, consumer, kind, told, detail);
                 }
             },
             // Without a record the doorbell is all there is.
@@ -691,8 +717,10 @@ impl Device for NicModel {
     }
 
     fn mmio_arrives(&mut self, offset: u64, bytes: &[u8], dma: &mut dyn Dma) -> Result<(), Fault> {
-        self.mmio_write(offset, bytes)?;
-        if let Some(qpn) = self.rung_qp(offset, bytes)
+        let rung = self.rung_qp(offset, bytes);
+        let by = rung.and_then(|qpn| dma.doorbell_by(qpn));
+        self.take_store(offset, bytes, by)?;
+        if let Some(qpn) = rung
             && !self.is_silent()
         {
             self.work(qpn, dma).confirm_doorbell();
@@ -701,18 +729,6 @@ impl Device for NicModel {
     }
 
     fn mmio_write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Fault> {
-        // Stores to a device that is gone are posted, and vanish.
-        if self.is_silent() {
-            return Ok(());
-        }
-        self.check_store(offset, bytes)?;
-        let (page, register) = uar::locate(offset);
-        match (register, <[u8; 8]>::try_from(bytes)) {
-            (Register::Send | Register::SendNoDbr, Ok(bytes)) => self.ring(page, register, bytes),
-            (Register::CqArm, Ok(bytes)) => self.arm(page, bytes),
-            // The rest of a WQE that is pushed: this NIC fetches WQEs all the same, as hardware may.
-            _ => {}
-        }
-        Ok(())
+        self.take_store(offset, bytes, None)
     }
 }

@@ -140,7 +140,9 @@ impl Path {
 /// True if an address path ends at this NIC.
 pub(crate) fn leads_here(config: &NicConfig, gids: &Gids, path: &Ads) -> bool {
     let own = gids.mac_of(path.rgid_rip);
+    // Force loopback needs no address.
     match config.link_layer {
+        _ if path.fl => true,
         LinkLayer::Ethernet => own == Some(path.rmac),
         LinkLayer::InfiniBand => path.rlid == config.lid || (path.grh && own.is_some()),
     }

@@ -9,6 +9,7 @@ use warpverbs_wire::roce::Psn;
 use warpverbs_wire::wqe::{CompletionMode, Opcode};
 
 use crate::failure::Failed;
+use crate::findings::Told;
 use crate::objects::ObjectId;
 use crate::packet::Path;
 use crate::receive::ReceiveQueue;
@@ -33,6 +34,10 @@ pub(crate) struct Qp {
     pub(crate) uses: Vec<ObjectId>,
     pub(crate) path: Path,
     pub(crate) indices: SendIndices,
+    /// Who stored the last doorbell and its record.
+    pub(crate) told: Told,
+    /// The same of the doorbell that a higher one has followed without having made sure of its record.
+    pub(crate) unordered_told: Told,
     /// The doorbell record is to be read before anything else.
     pub(crate) dbr_due: bool,
     pub(crate) requester: Requester,
@@ -164,6 +169,8 @@ impl Qp {
             uses,
             path: Path::default(),
             indices: SendIndices::new(first, 1 << context.log_sq_size),
+            told: Told::default(),
+            unordered_told: Told::default(),
             dbr_due: false,
             requester: Requester::new(first),
             responder: Responder::default(),
@@ -230,9 +237,11 @@ impl Qp {
     }
 
     fn has_receives_to_flush(&self) -> bool {
-        self.receives
-            .as_ref()
-            .is_some_and(|receives| receives.dbr_due || receives.has_posted())
+        self.responder.unfinished.is_some()
+            || self
+                .receives
+                .as_ref()
+                .is_some_and(|receives| receives.dbr_due || receives.has_posted())
     }
 
     /// When something happens without a packet or a doorbell.
@@ -240,13 +249,13 @@ impl Qp {
         self.requester.alarm().filter(|_| !self.stuck)
     }
 
-    /// True if its doorbell record is to be read even while nothing happens: in ERR a later record releases completions
+    /// True if its doorbell records are to be read even while nothing happens: in ERR a later record releases completions
     /// (docs/hardware-facts.md), and a record behind its doorbell may still arrive.
     pub(crate) fn is_watched(&self) -> bool {
         match self.state {
             _ if self.stuck => false,
-            QpState::Err | QpState::Rts if self.has_no_dbr() => false,
-            QpState::Err => true,
+            QpState::Err => !self.has_no_dbr() || self.receives.is_some(),
+            QpState::Rts if self.has_no_dbr() => false,
             QpState::Rts => self.indices.lags(),
             _ => false,
         }

@@ -40,6 +40,8 @@ pub(crate) struct Responder {
     closed: bool,
     /// It took a request in RTR.
     established: bool,
+    /// Number of the receive WQE of a message that an error cut off: it is to be flushed.
+    pub(crate) unfinished: Option<u16>,
 }
 
 /// A message of several packets.
@@ -87,10 +89,12 @@ impl Responder {
         !self.answers.is_empty()
     }
 
-    /// Work under way is forgotten.
+    /// Work under way is forgotten, but for the receive of a message that will not be finished.
     pub(crate) fn abandon(&mut self) {
         self.answers.clear();
-        self.message = None;
+        if let Some(Message::Send { posted, .. }) = self.message.take() {
+            self.unfinished = Some(posted.counter);
+        }
         self.originals.clear();
         self.closed = false;
     }
@@ -179,8 +183,7 @@ impl Work<'_> {
         responder.nak_sent = false;
         let refusal = match self.execute(packet) {
             Ok(()) => {
-                self.count_request(packet.opcode);
-                self.establish();
+                self.note_request(packet.opcode);
                 // READs and atomics are acknowledged by their data.
                 if packet.ack_request && (packet.opcode.is_send() || packet.opcode.is_write()) {
                     self.answer(Answer::Ack { psn: packet.psn });
@@ -217,18 +220,17 @@ impl Work<'_> {
         }
     }
 
-    /// The first request that a QP in RTR takes tells software that its peer is there (IBA 11.6: communication established).
-    fn establish(&mut self) {
-        if let Some(qp) = self.qp()
-            && qp.state == QpState::Rtr
-            && !std::mem::replace(&mut qp.responder.established, true)
-        {
+    /// Counts a request by its first packet. The first one that a QP in RTR takes tells software that its peer is there (IBA
+    /// 11.6: communication established).
+    fn note_request(&mut self, opcode: Opcode) {
+        let Some(qp) = self.qp() else { return };
+        let counts = qp.context.counter_set_id != 0;
+        if qp.state == QpState::Rtr && !std::mem::replace(&mut qp.responder.established, true) {
             self.raise(EventType::CommunicationEstablished);
         }
-    }
-
-    /// Counts a request by its first packet.
-    fn count_request(&mut self, opcode: Opcode) {
+        if !counts {
+            return;
+        }
         let begins = opcode.position().is_none_or(|at| at.is_first());
         if opcode.is_write() && begins {
             self.count(|set| &mut set.rx_write_requests);
@@ -339,7 +341,12 @@ impl Work<'_> {
         let (posted, done) = match (begins, qp.responder.message.take()) {
             (true, None) => (self.receive_for_message()?, 0),
             (false, Some(Message::Send { posted, done })) => (posted, done),
-            _ => return Err(INVALID),
+            (_, under_way) => {
+                if let Some(qp) = self.qp() {
+                    qp.responder.message = under_way;
+                }
+                return Err(INVALID);
+            }
         };
         let room: u64 = posted.pieces.iter().map(|piece| piece.len()).sum();
         if done + len > room || done + len > max_message {

@@ -8,13 +8,13 @@ use std::sync::Arc;
 use warpverbs_sim_bus::{Dma, DmaAccess, Fault, Purpose};
 use warpverbs_wire::doorbell::{DBR_RECEIVE, DBR_SEND, dbr_producer};
 use warpverbs_wire::eqe::{Event as Raised, EventType};
-use warpverbs_wire::prm::qpc::RqType;
+use warpverbs_wire::prm::qpc::{QpState, RqType};
 use warpverbs_wire::wqe::{Control, MAX_DS, SEGMENT, wqebbs};
 
 use crate::config::MAX_WQE_BYTES;
 use crate::events::Events;
 use crate::faults::Faults;
-use crate::findings::{FindingKind, Findings, one_line};
+use crate::findings::{FindingKind, Findings, Told, one_line};
 use crate::objects::{ObjectId, ObjectKind, Objects};
 use crate::packet::Packet;
 use crate::port::Port;
@@ -117,7 +117,14 @@ impl Work<'_> {
             return false;
         };
         if qp.next_action().is_none() {
-            self.read_dbr();
+            let (state, has_record) = (qp.state, !qp.has_no_dbr());
+            if has_record {
+                self.read_dbr();
+            }
+            // Receives that are posted in ERR are flushed too (IBA 10.3); there is no doorbell that would tell of them.
+            if state == QpState::Err && self.qp().is_some_and(|qp| qp.receives.is_some()) {
+                self.read_receive_dbr();
+            }
         }
         self.settle()
     }
@@ -206,10 +213,20 @@ impl Work<'_> {
         let Some(record) = recorded.map(|qp| qp.memory.dbr) else {
             return;
         };
+        let told = self.told(record);
         if let Some(word) = self.read_word(Purpose::DbrAtDoorbell, record + DBR_SEND as u64)
             && let Some(qp) = self.qp()
         {
             qp.indices.confirm(dbr_producer(word));
+            qp.told = told;
+        }
+    }
+
+    /// Who has stored the last doorbell and the record.
+    fn told(&mut self, record: u64) -> Told {
+        Told {
+            record: self.dma.written_by(record + DBR_SEND as u64),
+            doorbell: self.dma.doorbell_by(self.qpn),
         }
     }
 
@@ -229,22 +246,35 @@ impl Work<'_> {
         };
         let value = dbr_producer(word);
         let consumer = Some(qp.indices.consumer);
-        if !hidden {
-            match qp.indices.record(value) {
+        let recorded = if hidden {
+            Recorded::Same
+        } else {
+            qp.indices.record(value)
+        };
+        if let Some((doorbell, record)) = qp.indices.take_unordered() {
+            let kind = FindingKind::DbrUnordered { doorbell, record };
+            let told = qp.unordered_told;
+            self.findings
+                .add_told(id, Some(doorbell), kind, told, String::new);
+        }
+        if recorded != Recorded::Same {
+            let told = self.told(record);
+            if let Some(qp) = self.objects.qps.get_mut(self.qpn) {
+                qp.told.record = told.record;
+            }
+            match recorded {
                 Recorded::Same | Recorded::Advanced => {}
                 Recorded::Regressed { last, now } => {
                     let kind = FindingKind::DbrRegression { last, now };
-                    self.findings.add(id, consumer, kind, String::new);
+                    self.findings
+                        .add_told(id, consumer, kind, told, String::new);
                 }
                 Recorded::Beyond => {
                     let kind = FindingKind::DbrBeyondQueue { value };
-                    self.findings.add(id, consumer, kind, String::new);
+                    self.findings
+                        .add_told(id, consumer, kind, told, String::new);
                 }
             }
-        }
-        if let Some((doorbell, record)) = qp.indices.take_unordered() {
-            let kind = FindingKind::DbrUnordered { doorbell, record };
-            self.findings.add(id, Some(doorbell), kind, String::new);
         }
         let Some(qp) = self.objects.qps.get_mut(self.qpn) else {
             return;
