@@ -11,6 +11,7 @@ mod formats;
 mod hostile;
 mod objects;
 mod properties;
+mod receives;
 mod replay;
 mod rig;
 mod semantics;
