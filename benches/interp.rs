@@ -98,8 +98,10 @@ fn run(check: Check, ptx: &str, threads: u32, rounds: u32) -> u64 {
     };
     let params = [data.to_le_bytes().as_slice(), &rounds.to_le_bytes()].concat();
     gpu.launch(kernel, shape, stream, &params).expect("launch");
+    let event = gpu.create_event().expect("event");
+    gpu.record_event(event, stream).expect("record");
     while !gpu.advance(1 << 20).expect("run").idle {}
-    let counters = gpu.counters(stream).expect("counters");
+    let counters = gpu.counters(event).expect("counters");
     counters.phases.iter().map(|phase| phase.instructions).sum()
 }
 

@@ -6,7 +6,7 @@
 //! One of the files that call `unsafe` functions.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use crate::driver::{
@@ -22,7 +22,7 @@ use crate::teardown::{Graph, Node, Pin, Shared, Slot, Stage, Wait, building, pol
 /// keeps all of it until the kernel has finished.
 #[derive(Debug, Default)]
 pub struct View<'a> {
-    qps: Vec<&'a ExportedQp>,
+    qps: Vec<(&'a ExportedQp, bool)>,
     mrs: Vec<&'a Mr>,
     memories: Vec<&'a GpuMemory>,
 }
@@ -33,10 +33,19 @@ impl<'a> View<'a> {
         Self::default()
     }
 
-    /// And this QP.
+    /// And this QP, which the kernel has for itself: a launch with it on another stream is refused until this one's kernel
+    /// has finished. Launches on one stream follow each other.
     #[must_use]
     pub fn qp(mut self, qp: &'a ExportedQp) -> Self {
-        self.qps.push(qp);
+        self.qps.push((qp, false));
+        self
+    }
+
+    /// And this QP, which the kernel shares with all threads of the GPU: launches on other streams that share it too may
+    /// run at the same time.
+    #[must_use]
+    pub fn shared_qp(mut self, qp: &'a ExportedQp) -> Self {
+        self.qps.push((qp, true));
         self
     }
 
@@ -111,7 +120,7 @@ impl Stream {
         let _nics = view
             .qps
             .iter()
-            .map(|qp| qp.qp().context())
+            .map(|(qp, _)| qp.qp().context())
             .chain(view.mrs.iter().map(|mr| mr.context()))
             .map(Context::enter)
             .collect::<Result<Vec<_>>>()?;
@@ -228,11 +237,14 @@ impl Node for EventNode {
 /// stop; what the kernel uses is kept for as long as it runs.
 pub struct Launch {
     gpu: GpuContext,
-    stream: GpuHandle,
     kernel: Arc<str>,
     qps: Vec<ExportedQp>,
+    figures: Arc<Figures>,
     node: Shared<LaunchNode>,
 }
+
+/// What a launch counted, once its kernel has finished.
+type Figures = OnceLock<Option<LaunchCounters>>;
 
 impl Launch {
     /// Keeps what the view names, and lets the QPs know.
@@ -253,11 +265,13 @@ impl Launch {
         let qps = view
             .qps
             .iter()
-            .map(|qp| qp.qp().attach())
+            .map(|(qp, shared)| qp.qp().attach(stream.node.id(), *shared))
             .collect::<Result<_>>()?;
+        let figures = Arc::new(OnceLock::new());
         let node = Shared::new(LaunchNode {
             gpu: stream.gpu.clone(),
             kernel: kernel.name().into(),
+            figures: Arc::clone(&figures),
             state: Mutex::new(State::Preparing),
             qps,
             mrs,
@@ -274,9 +288,9 @@ impl Launch {
         })?;
         Ok(Self {
             gpu: stream.gpu.clone(),
-            stream: stream.handle,
             kernel: kernel.name().into(),
-            qps: view.qps.into_iter().cloned().collect(),
+            qps: view.qps.iter().map(|(qp, _)| (*qp).clone()).collect(),
+            figures,
             node,
         })
     }
@@ -295,12 +309,13 @@ impl Launch {
         }
     }
 
-    /// Waits until the kernel has finished, at most `deadline`; returns the counters of the last
-    /// kernel that finished on the stream, where the GPU can count: this one, unless a later one
-    /// has finished too. After a timeout the kernel still runs: wait again, or stop its QPs first.
+    /// Waits until the kernel has finished, at most `deadline`; returns its counters, where the GPU can count. After a
+    /// timeout the kernel still runs: wait again, or stop its QPs first.
     pub fn wait(&mut self, deadline: Duration) -> Result<Option<LaunchCounters>> {
         poll("a kernel", Wait::within(deadline), || self.is_finished())?;
-        Ok(self.gpu.driver().counters(self.stream))
+        // If the launch is closed already, it has left them.
+        let _ = self.node.visit(LaunchNode::count);
+        Ok(self.figures.get().copied().flatten())
     }
 
     /// The QPs that its view keeps.
@@ -336,6 +351,7 @@ enum State {
 struct LaunchNode {
     gpu: GpuContext,
     kernel: Arc<str>,
+    figures: Arc<Figures>,
     state: Mutex<State>,
     mrs: Vec<Kept>,
     memories: Vec<Pin<MemoryNode>>,
@@ -362,6 +378,15 @@ impl LaunchNode {
             State::Unrecorded => driver.query_stream(self.stream_handle),
         }
         .map_err(Error::driver("run the kernel"))
+    }
+
+    /// Takes the counters of a kernel that has finished. Without an event there are none.
+    fn count(&self) {
+        let recorded = *self.state() == State::Recorded;
+        self.figures.get_or_init(|| {
+            let counters = || self.gpu.driver().counters(self.event.handle);
+            recorded.then(counters).flatten()
+        });
     }
 
     /// As `progress`; on a dead context no kernel can touch anything any more.
@@ -397,9 +422,8 @@ impl Node for LaunchNode {
                 kernel: self.kernel.to_string(),
             });
         }
-        for qp in &self.qps {
-            qp.settle(&self.mrs);
-        }
+        Attached::settle(&self.qps, &self.mrs);
+        self.count();
         Ok(())
     }
 

@@ -81,7 +81,7 @@ pub const NODE_KINDS: &[NodeKind] = &[
             always("CQ"),
             always("UMEM"),
             always("doorbell page mapping"),
-            only("host-mapped memory", "while exported"),
+            always("host-mapped memory"),
             only("MR", "while work is outstanding"),
         ],
     ),

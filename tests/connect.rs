@@ -151,6 +151,26 @@ fn infiniband_ports_work_too() {
 }
 
 #[test]
+fn a_port_that_demands_a_grh_gets_one() {
+    let world = World::builder()
+        .infiniband()
+        .nic_config(|nic| nic.grh_required = true)
+        .build();
+    let nic = Context::open(world.nic()).unwrap();
+    let gpu = GpuContext::open(world.gpu()).unwrap();
+    let pd = Pd::alloc(&nic).unwrap();
+    let config = QpConfig::default().hop_limit(7).traffic_class(0x5a);
+    let (first, _second) = connected_pair(&pd, &gpu, &config).unwrap();
+    let gid = world.nic().query_gid(1, 0).unwrap().unwrap().gid;
+    let path = query(&nic, first.qpn()).primary_address_path;
+    assert_eq!(
+        (path.grh, path.rgid_rip, path.src_addr_index),
+        (true, gid, 0)
+    );
+    assert_eq!((path.hop_limit, path.tclass), (7, 0x5a));
+}
+
+#[test]
 fn limits_of_the_nic_are_kept() {
     let world = World::builder()
         .nic_config(|nic| {

@@ -216,13 +216,14 @@ fn every_kind_of_doorbell_page_is_tried() {
 
 #[test]
 fn a_refused_close_hands_the_qp_back_and_resumes() {
-    // QP, CQ, mapping, doorbell page, UMEM, memory: in this order.
+    // QP, CQ, mapping, doorbell page, UMEM, stop words, memory: in this order.
     let calls = [
         "destroy",
         "destroy",
         "unmap_uar",
         "free_uar",
         "dereg_umem",
+        "free_host_mapped",
         "free",
     ];
     for (part, call) in calls.into_iter().enumerate() {

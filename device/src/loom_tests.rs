@@ -487,7 +487,7 @@ fn the_owner_of_a_ring_reads_the_error_behind_its_cqe() {
 fn a_message_orders_what_its_sender_did() {
     model(|| {
         queue(2, true);
-        let mut sq = own::<Collapsed>();
+        let sq = own::<Collapsed>();
         // SAFETY: modelled memory; 8 bytes.
         let inbox = unsafe { Sequence::new(INBOX, 8) };
         let nic = thread::spawn(|| {
@@ -495,7 +495,7 @@ fn a_message_orders_what_its_sender_did() {
             // SAFETY: modelled memory.
             unsafe { word(INBOX) }.store(7, Ordering::Release);
         });
-        inbox.wait(7, &mut sq).unwrap();
+        inbox.wait(7, &sq).unwrap();
         // SAFETY: modelled memory.
         unsafe { store_segment(PAYLOAD, [3, 4]) };
         nic.join().unwrap();

@@ -10,7 +10,7 @@ use crate::{
     mode::{CqForm, Doorbell, Sharing},
     scope::{Plain, Scope, Sys},
     sq::Sq,
-    wait::{LOOK_EVERY, Wait},
+    wait::Wait,
 };
 
 /// The last 8 bytes of a message buffer, or its last byte if it is shorter: a little-endian sequence number, truncated.
@@ -62,8 +62,8 @@ impl Sequence {
         }
     }
 
-    /// Waits until the NIC has written `value`. Meanwhile it polls `sq`'s CQ now and then, so that a message
-    /// of ours that failed, and will get no answer, ends the wait.
+    /// Waits until the NIC has written `value`, within the bounds of `sq`'s waits. Whoever waits for an answer waits for the
+    /// completion of the message first: one that failed gets none.
     ///
     /// # Errors
     ///
@@ -72,33 +72,17 @@ impl Sequence {
     pub fn wait<S: Sharing, D: Doorbell, C: CqForm>(
         &self,
         value: u64,
-        sq: &mut Sq<S, D, C>,
+        sq: &Sq<S, D, C>,
     ) -> Result<(), Error> {
         arch::phase_poll();
-        let ended = self.wait_unfenced(value, sq);
-        // What follows happens after what the sender did before: the load was strong and at system scope. And after the
-        // completions that were seen meanwhile, however the wait ended.
-        arch::fence_sys();
-        arch::phase_other();
-        ended
-    }
-
-    #[inline(always)]
-    fn wait_unfenced<S: Sharing, D: Doorbell, C: CqForm>(
-        &self,
-        value: u64,
-        sq: &mut Sq<S, D, C>,
-    ) -> Result<(), Error> {
         let mut wait = Wait::new();
-        let mut spins = 0u64;
         while !self.shows(value) {
             arch::phase_spin();
-            spins += 1;
-            if spins.is_multiple_of(LOOK_EVERY) {
-                sq.look::<false>()?;
-            }
             wait.tick(&sq.handle, sq.deadline_ns)?;
         }
+        // What follows happens after what the sender did before: the load was strong and at system scope.
+        arch::fence_sys();
+        arch::phase_other();
         Ok(())
     }
 }

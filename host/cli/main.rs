@@ -6,6 +6,7 @@
 
 mod args;
 mod failure;
+mod interrupt;
 mod output;
 mod perf;
 mod ptx;

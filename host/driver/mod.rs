@@ -9,6 +9,8 @@ mod gpu;
 mod host_gpu;
 mod nic;
 #[cfg(feature = "sim")]
+mod rows;
+#[cfg(feature = "sim")]
 pub mod sim;
 
 pub use gpu::*;

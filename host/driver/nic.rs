@@ -150,6 +150,8 @@ pub struct PortInfo {
     pub lid: u16,
     /// GID table entries.
     pub gids: u32,
+    /// True if packets must carry a GRH on InfiniBand too (`IBV_QPF_GRH_REQUIRED`).
+    pub grh_required: bool,
 }
 
 /// Kinds of GID (`ibv_gid_type_sysfs`, `ibv_gid_type`).

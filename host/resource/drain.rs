@@ -65,7 +65,7 @@ impl Drain<'_> {
             }
             None => {
                 let produced = self.queues.produced()?;
-                if produced.dbr == produced.completed as u16 {
+                if produced.is_idle() {
                     // Nothing was outstanding.
                     return Ok(());
                 }
@@ -120,7 +120,7 @@ impl Drain<'_> {
         let head = self.head(index).to_le_bytes();
         self.context
             .driver()
-            .ring_doorbell(self.queues.uar().handle(), head)
+            .ring_doorbell(self.queues.slab().uar().handle(), head)
             .map_err(Error::driver("ring the doorbell for the drain"))
     }
 

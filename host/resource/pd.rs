@@ -62,7 +62,7 @@ impl Pd {
 pub(crate) struct PdNode {
     context: Context,
     info: PdInfo,
-    /// QPs that could not be drained: they may still reach every MR of the PD.
+    /// QPs that could not be taken down as far as drained: they may still reach every MR of the PD.
     undrained: AtomicUsize,
 }
 

@@ -144,6 +144,11 @@ impl Gate {
         self.changed.notify_all();
     }
 
+    /// True if nobody is let in any more.
+    pub(crate) fn is_shut(&self) -> bool {
+        self.lock().phase != Phase::Open
+    }
+
     /// True if it was destroyed.
     pub(crate) fn is_closed(&self) -> bool {
         self.lock().phase == Phase::Closed

@@ -6,14 +6,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tracing::error;
 
 use super::baton::Baton;
 use super::gate::Gate;
 use super::report::{self, CloseReport, NodeId, Notes, Retained, noting};
-use super::wait::NAP;
+use super::wait::{GRACE, NAP};
 use super::{QUIESCE, Slot, Stage, Wait};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -36,7 +36,7 @@ struct Entry {
     name: NodeId,
     slot: Weak<dyn Slot>,
     /// The node itself, if no handle is left.
-    _kept: Option<Arc<dyn Slot>>,
+    kept: Option<Arc<dyn Slot>>,
     refused: Option<Retained>,
 }
 
@@ -83,11 +83,20 @@ impl Graph {
         }
     }
 
+    /// How long a drop waits: not at all once the context is closed, since that close has waited.
+    pub(super) fn grace(&self) -> Wait {
+        Wait::within(if self.0.gate.is_shut() {
+            Duration::ZERO
+        } else {
+            GRACE
+        })
+    }
+
     pub(super) fn add(&self, id: u64, slot: &Arc<dyn Slot>) {
         let entry = Entry {
             name: slot.name(),
             slot: Arc::downgrade(slot),
-            _kept: None,
+            kept: None,
             refused: None,
         };
         lock(&self.0.entries).insert(id, entry);
@@ -115,7 +124,7 @@ impl Graph {
         let entry = Entry {
             name: slot.name(),
             slot: Arc::downgrade(&slot),
-            _kept: Some(slot.clone()),
+            kept: Some(slot.clone()),
             refused: Some(retained),
         };
         lock(&self.0.entries).insert(slot.id(), entry);
@@ -133,7 +142,7 @@ impl Graph {
     pub(crate) fn retry(&self, deadline: Instant) -> Vec<Retained> {
         if let Some(_one) = self.0.closing.take(deadline) {
             let slots = self.slots(|entry| entry.refused.is_some());
-            self.take_down(slots, deadline);
+            self.take_down(slots, deadline, true);
         }
         self.retained()
     }
@@ -153,7 +162,7 @@ impl Graph {
             going.push(self.late(format!("{calls} call(s) under way"), &wait, Vec::new()));
         }
         let slots = self.slots(|_| true);
-        let mut report = self.take_down(slots, deadline);
+        let mut report = self.take_down(slots, deadline, true);
         if !going.is_empty() {
             report.stage = report.stage.min(Stage::Stopping);
             report.retained.append(&mut going);
@@ -165,7 +174,7 @@ impl Graph {
     pub(crate) fn sweep(&self, slots: Vec<Arc<dyn Slot>>, deadline: Instant) -> CloseReport {
         let wait = Wait::until(deadline);
         match self.0.closing.take(deadline) {
-            Some(_one) => sweep(slots, deadline).0,
+            Some(_one) => self.take_down(slots, deadline, false),
             None => self.held(&wait, slots.iter().map(|slot| slot.name()).collect()),
         }
     }
@@ -232,50 +241,57 @@ impl Graph {
             .collect()
     }
 
-    fn take_down(&self, slots: Vec<Arc<dyn Slot>>, deadline: Instant) -> CloseReport {
-        let (report, refused) = sweep(slots, deadline);
+    /// Takes nodes down in stages. What refuses, and all that it depends on, stays; the others go on. `for_good`: what
+    /// refuses is to be tried again, whoever holds it; otherwise that is up to whoever does.
+    fn take_down(
+        &self,
+        mut slots: Vec<Arc<dyn Slot>>,
+        deadline: Instant,
+        for_good: bool,
+    ) -> CloseReport {
+        slots.sort_unstable_by_key(|slot| slot.id());
+        let (refused, notes) = noting(|| take_down(&slots, deadline));
+        let Notes {
+            released,
+            retained: dropped,
+            untold,
+        } = notes;
+        let stage = slots
+            .iter()
+            .filter(|slot| refused.contains_key(&slot.id()))
+            .map(|slot| slot.stage())
+            .chain((!dropped.is_empty()).then_some(Stage::Unexported))
+            .min()
+            .unwrap_or(Stage::Destroyed);
+        self.note(slots, &refused, for_good);
+        CloseReport {
+            stage,
+            released,
+            retained: refused.into_values().chain(dropped).collect(),
+            untold,
+        }
+    }
+
+    /// Notes which nodes have refused, and keeps those of them that nobody else has: their children held them, and are
+    /// gone.
+    fn note(&self, slots: Vec<Arc<dyn Slot>>, refused: &BTreeMap<u64, Retained>, for_good: bool) {
         let mut entries = lock(&self.0.entries);
-        let mut gone = Vec::new();
-        for entry in entries.values_mut() {
-            entry.refused = entry.slot.upgrade().and_then(|slot| {
-                let found = refused.get(&slot.id()).cloned();
-                gone.push(slot);
-                found.or_else(|| entry.refused.take())
-            });
+        for slot in &slots {
+            let alone = Arc::strong_count(slot) == 1;
+            if let (Some(entry), Some(retained)) =
+                (entries.get_mut(&slot.id()), refused.get(&slot.id()))
+                && (for_good || alone)
+            {
+                entry.refused = Some(retained.clone());
+                if alone {
+                    entry.kept = Some(slot.clone());
+                }
+            }
         }
         drop(entries);
-        // The last reference to a node may be here; its drop comes back to the list.
-        drop(gone);
-        report
+        // The last reference to a node may be here all the same; its drop comes back to the list.
+        drop(slots);
     }
-}
-
-/// Takes nodes down in stages. What refuses, and all that it depends on, stays; the others go on.
-fn sweep(
-    mut slots: Vec<Arc<dyn Slot>>,
-    deadline: Instant,
-) -> (CloseReport, BTreeMap<u64, Retained>) {
-    slots.sort_unstable_by_key(|slot| slot.id());
-    let (refused, notes) = noting(|| take_down(&slots, deadline));
-    let Notes {
-        released,
-        retained: dropped,
-        untold,
-    } = notes;
-    let stage = slots
-        .iter()
-        .filter(|slot| refused.contains_key(&slot.id()))
-        .map(|slot| slot.stage())
-        .chain((!dropped.is_empty()).then_some(Stage::Unexported))
-        .min()
-        .unwrap_or(Stage::Destroyed);
-    let report = CloseReport {
-        stage,
-        released,
-        retained: refused.values().cloned().chain(dropped).collect(),
-        untold,
-    };
-    (report, refused)
 }
 
 fn take_down(slots: &[Arc<dyn Slot>], deadline: Instant) -> BTreeMap<u64, Retained> {
@@ -308,7 +324,8 @@ fn quiesce(slots: &[Arc<dyn Slot>], deadline: Instant) -> BTreeMap<u64, Error> {
                         return false;
                     }
                 }
-                if stopping {
+                // Handles are cleared together: of all that are drained in one round, in the next.
+                if stopping || matches!(later, [Stage::Unexported]) {
                     return true;
                 }
             }

@@ -35,7 +35,7 @@ pub use stage::{Stage, StageEvent};
 pub(crate) use wait::{GRACE, Wait, deadline_after, poll};
 
 /// The stages before destruction.
-const QUIESCE: [Stage; 4] = [
+pub(crate) const QUIESCE: [Stage; 4] = [
     Stage::Stopping,
     Stage::Synced,
     Stage::Drained,
@@ -180,13 +180,13 @@ impl<N: Node> Drop for Held<N> {
         let Some(node) = self.node().take() else {
             return;
         };
-        let wait = Wait::within(GRACE);
+        // A second reference keeps the list alive while the node that leads to it moves into it.
+        let graph = node.graph().clone();
+        let wait = graph.grace();
         let destroyed = QUIESCE
             .into_iter()
             .try_for_each(|stage| node.advance(stage, wait))
             .and_then(|()| node.destroy());
-        // A second reference keeps the list alive while the node that leads to it moves into it.
-        let graph = node.graph().clone();
         match destroyed {
             Ok(()) => {
                 destroyed_now::<N>();

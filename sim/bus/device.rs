@@ -3,7 +3,7 @@
 //! Knows: steps, MMIO stores, and DMA with its purpose.
 //! Must not know: which device it is.
 
-use crate::{Access, Agent, Fault, Order, Scope};
+use crate::{Access, Agent, Fault, Order, Party, Scope};
 
 /// Whether a step did anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +79,14 @@ pub trait Dma {
     fn write(&mut self, access: DmaAccess, addr: u64, bytes: &[u8]) -> Result<(), Fault>;
     /// A queue has heard from its peer: a queue of this device, or of the one with that [`Device::address`].
     fn follow(&mut self, _context: u32, _peer: u32, _address: Option<u64>) {}
+    /// Who made the MMIO store for a queue that arrived last, if the memory model knows: for reports.
+    fn doorbell_by(&self, _context: u32) -> Option<Party> {
+        None
+    }
+    /// Who wrote the newest byte at an address, likewise.
+    fn written_by(&mut self, _addr: u64) -> Option<Party> {
+        None
+    }
 }
 
 /// An agent beside the GPU threads.

@@ -240,6 +240,20 @@ impl Dma for View<'_> {
             self.memory.follow((device, context), (of, peer));
         }
     }
+
+    fn doorbell_by(&self, context: u32) -> Option<Party> {
+        match self.agent {
+            Agent::Device(device) => self.memory.doorbell_by(device, context),
+            _ => None,
+        }
+    }
+
+    fn written_by(&mut self, addr: u64) -> Option<Party> {
+        match region_of(addr) {
+            Region::Simulated => self.memory.written_by(addr),
+            Region::Host | Region::Bar { .. } => None,
+        }
+    }
 }
 
 fn peer_to_peer(addr: u64, len: usize) -> Fault {

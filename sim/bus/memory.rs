@@ -4,7 +4,7 @@
 //! Must not know: how values are kept (flat bytes or message histories) or which instruction made the access.
 
 use crate::addr::space_base;
-use crate::{Event, Fault, MemoryFinding, Posted, Purpose};
+use crate::{Event, Fault, MemoryFinding, Party, Posted, Purpose};
 
 /// Who makes an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -236,6 +236,14 @@ pub trait Memory: Send {
     fn follow(&mut self, _queue: (u16, u32), _peer: (u16, u32)) {}
     /// A posted store was refused when it arrived.
     fn refused(&mut self, _: Posted, _: &Fault) {}
+    /// Who made the MMIO store for a device's queue that arrived last, if the model knows.
+    fn doorbell_by(&self, _device: u16, _context: u32) -> Option<Party> {
+        None
+    }
+    /// Who wrote the newest byte at an address, if the model knows.
+    fn written_by(&mut self, _addr: u64) -> Option<Party> {
+        None
+    }
     /// Hands out what the model found wrong.
     fn take_findings(&mut self) -> Vec<MemoryFinding> {
         Vec::new()

@@ -6,14 +6,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use warpverbs_sim_bus::{BAR_SIZE, Bus, BusState, Event, Memory, Region, region_of};
+use warpverbs_sim_bus::{BAR_SIZE, Bus, BusState, Event, Memory, Party, Region, region_of};
 
 use crate::config::{Check, GpuConfig, Scheduler};
 use crate::counters::LaunchCounters;
 use crate::error::{GpuError, LoadError};
 use crate::memory::FastMemory;
 use crate::module::{Module, needs};
-use crate::order::{LaunchNames, OrderReport};
+use crate::order::{AccessReport, LaunchNames, OrderReport};
 use crate::report::RunReport;
 use crate::run::machine::Machine;
 use crate::run::state::{Launch, LaunchShape};
@@ -478,9 +478,14 @@ impl GpuModel {
         std::mem::take(&mut self.order_reports)
     }
 
-    /// Counters of the last launch that finished on a stream.
-    pub fn counters(&self, stream: StreamId) -> Option<LaunchCounters> {
-        self.streams.counters(stream.0)
+    /// An access that somebody else reports, with kernel, instruction and thread by name.
+    pub fn access(&self, party: Party) -> AccessReport {
+        self.names.access(party)
+    }
+
+    /// Counters of the last launch before an event's last record, once that is reached.
+    pub fn counters(&self, event: EventId) -> Option<LaunchCounters> {
+        self.streams.counters(event.0)
     }
 
     /// Maps registers of a device, given by their bus address, into the GPU; returns their device address. Only

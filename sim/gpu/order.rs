@@ -120,7 +120,7 @@ impl LaunchNames {
         }
     }
 
-    fn access(&self, party: Party) -> AccessReport {
+    pub(crate) fn access(&self, party: Party) -> AccessReport {
         let launched = match party.actor {
             Actor::Thread {
                 launch,

@@ -7,6 +7,7 @@ use warpverbs_sim_bus::{DmaAccess, Purpose};
 use warpverbs_wire::cqe::{Cqe, CqeOpcode, ErrorCqe, Syndrome, Tail};
 use warpverbs_wire::doorbell::{DBR_CQ_CONSUMER, cq_dbr_consumer};
 use warpverbs_wire::eqe::{CqErrorSyndrome, Event as Raised};
+use warpverbs_wire::prm::cqc::CqStatus;
 use warpverbs_wire::prm::qpc::QpState;
 use warpverbs_wire::wqe::CompletionMode;
 
@@ -24,6 +25,7 @@ struct Entry {
     index: u64,
     opcode: CqeOpcode,
     syndrome: u8,
+    vendor: u8,
     solicited: bool,
     /// It raises an event whether or not the CQ is armed.
     event: bool,
@@ -86,9 +88,11 @@ impl Work<'_> {
             return false;
         };
         let bytes = self.emit(done, user_index);
-        let (opcode, syndrome) = match done.outcome {
-            Outcome::Success | Outcome::Silent => (CqeOpcode::Requester, 0),
-            Outcome::Error { syndrome, .. } => (CqeOpcode::RequesterError, syndrome.code()),
+        let (opcode, syndrome, vendor) = match done.outcome {
+            Outcome::Success | Outcome::Silent => (CqeOpcode::Requester, 0, 0),
+            Outcome::Error { syndrome, vendor } => {
+                (CqeOpcode::RequesterError, syndrome.code(), vendor)
+            }
         };
         self.write_cqe(Entry {
             cqn,
@@ -96,6 +100,7 @@ impl Work<'_> {
             index: done.slot.index,
             opcode,
             syndrome,
+            vendor,
             solicited: false,
             event: done.slot.mode == CompletionMode::AlwaysWithEvent,
             bytes,
@@ -152,6 +157,7 @@ impl Work<'_> {
             syndrome: received
                 .outcome
                 .map_or_else(|failed| failed.syndrome.code(), |_| 0),
+            vendor: received.outcome.map_or_else(|failed| failed.vendor, |_| 0),
             solicited: received.solicited,
             event: false,
             bytes,
@@ -171,11 +177,11 @@ impl Work<'_> {
         if cq.stuck {
             return true;
         }
-        if cq.overflowed {
+        if cq.failed.is_some() {
             return false;
         }
         if cq.looks_full() {
-            cq.overflowed = true;
+            cq.failed = Some(CqStatus::Overflow);
             let index = Some(cq.producer);
             self.findings.add(id, index, FindingKind::CqOverrun, || {
                 format!(
@@ -205,6 +211,14 @@ impl Work<'_> {
             .and_then(|()| self.dma.write(access, slot + Tail::OFFSET as u64, tail));
         if let Err(fault) = result {
             self.note_fault(id, &fault);
+            // As a full one, it takes no more.
+            if let Some(cq) = self.objects.cqs.get_mut(cqn) {
+                cq.failed = Some(CqStatus::WriteFailed);
+            }
+            self.events.raise(Raised::CqError {
+                cqn,
+                syndrome: CqErrorSyndrome::AccessViolation,
+            });
             return false;
         }
         if let Some(cq) = self.objects.cqs.get_mut(cqn) {
@@ -227,6 +241,7 @@ impl Work<'_> {
             index: entry.index,
             opcode: entry.opcode,
             syndrome: entry.syndrome,
+            vendor: entry.vendor,
         });
         true
     }

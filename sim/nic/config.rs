@@ -19,8 +19,8 @@ pub struct NicConfig {
     pub name: String,
     /// Seed of the choice among QPs that have work.
     pub seed: u64,
-    /// Index at which the send queue of a new or reset QP and a new CQ start. Hardware starts at 0; another value brings a
-    /// test near a wrap at once. Doorbell records must hold its low bits (16 of a send queue, 24 of a CQ) from the start.
+    /// Index at which the queues of a new or reset QP, a new CQ and a new RMP start. Hardware starts at 0; another value brings a
+    /// test near a wrap at once. Doorbell records must hold its low bits (16 of a send or receive queue, 24 of a CQ) from the start.
     /// At most 2^62.
     pub first_index: u64,
     /// What the port is.
@@ -47,6 +47,11 @@ pub struct NicConfig {
     pub grh_required: bool,
     /// log2 of the most PDs, UMEMs, MKeys, CQs and QPs, of each; at most 23.
     pub log_max_objects: u8,
+    /// What a finding does.
+    pub findings: FindingPolicy,
+    /// True if it reads each WQE once more when it completes: one that is not what was fetched is a finding. That costs
+    /// accesses which hardware does not make.
+    pub checks_wqes: bool,
     /// True if it may read a doorbell record at any step and act on it without a doorbell. That hardware may do so is
     /// assumed; software that is right does not notice.
     pub reads_records_early: bool,
@@ -70,9 +75,22 @@ impl Default for NicConfig {
             core_direct: true,
             grh_required: false,
             log_max_objects: 18,
+            findings: FindingPolicy::Report,
+            checks_wqes: false,
             reads_records_early: false,
         }
     }
+}
+
+/// What a finding does beside being kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FindingPolicy {
+    /// Nothing: the NIC goes on as hardware does.
+    #[default]
+    Report,
+    /// The QP that it concerns, of a CQ all that use it, and of anything else all QPs, go to ERR before the next step, with the
+    /// event of a work queue that failed: what software does then rests on nothing that went wrong.
+    Fail,
 }
 
 /// log2 of the deepest send queue whose 16-bit indices are unambiguous.

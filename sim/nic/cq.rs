@@ -3,7 +3,7 @@
 //! Knows: producer and consumer index, owner bit, overrun, where the next CQE goes.
 //! Must not know: what a CQE says.
 
-use warpverbs_wire::prm::cqc::Cqc;
+use warpverbs_wire::prm::cqc::{CqStatus, Cqc};
 
 use crate::events::Arming;
 use crate::objects::ObjectId;
@@ -29,8 +29,8 @@ pub(crate) struct Cq {
     pub(crate) producer: u64,
     /// Consumer index as last read from the doorbell record.
     pub(crate) consumer: u64,
-    /// `MLX5_CQC_STATUS_CQ_OVERFLOW`: a CQE was lost; no more are written.
-    pub(crate) overflowed: bool,
+    /// A CQE was lost, and why; no more are written.
+    pub(crate) failed: Option<CqStatus>,
     pub(crate) arming: Arming,
     /// QPs that wait for the next CQE.
     waiting: Vec<u32>,
@@ -60,7 +60,7 @@ impl Cq {
             uses,
             producer: first,
             consumer: first,
-            overflowed: false,
+            failed: None,
             arming: Arming::default(),
             waiting: Vec::new(),
             stuck: false,

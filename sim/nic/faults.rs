@@ -56,6 +56,16 @@ pub enum InjectedFault {
         /// How many times.
         times: u32,
     },
+    /// Commands with an opcode are not answered, so many times; 0 is until the faults are cleared. A driver gives up after its
+    /// deadline (Linux mlx5: 60 s) and does not know whether the command was executed.
+    NoAnswer {
+        /// Opcode of the input mailbox.
+        opcode: u16,
+        /// It was.
+        executed: bool,
+        /// How many times.
+        times: u32,
+    },
     /// The QP does nothing any more, and takes no packets.
     StuckQp {
         /// The QP.
@@ -72,6 +82,20 @@ pub enum InjectedFault {
     Removed,
 }
 
+names! {
+    InjectedFault:
+    FlipWqeByte { .. } => "flip-wqe-byte",
+    FlipOwner { .. } => "flip-owner",
+    Fail { .. } => "fail-wqe",
+    DropDbr { .. } => "drop-dbr",
+    Command { .. } => "command-refused",
+    NoAnswer { .. } => "command-without-answer",
+    StuckQp { .. } => "stuck-qp",
+    StuckCq { .. } => "stuck-cq",
+    Silent => "silent",
+    Removed => "removed",
+}
+
 /// Faults that come by themselves, by seed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultPlan {
@@ -79,6 +103,8 @@ pub struct FaultPlan {
     pub seed: u64,
     /// Of a million commands, how many are refused with "internal error".
     pub command_ppm: u32,
+    /// Of a million commands, how many are executed and not answered.
+    pub no_answer_ppm: u32,
     /// Of a million send WQEs, how many fail with a random syndrome of those that requesters have.
     pub wqe_ppm: u32,
 }
@@ -153,6 +179,29 @@ impl Faults {
         }
         self.draws(self.plan.command_ppm)
             .then_some((INTERNAL_ERROR, PLANNED))
+    }
+
+    /// Whether a command gets no answer, and if so whether it is executed.
+    pub(crate) fn on_answer(&mut self, at_opcode: u16) -> Option<bool> {
+        let at = self.planted.iter().position(
+            |fault| matches!(fault, InjectedFault::NoAnswer { opcode, .. } if *opcode == at_opcode),
+        );
+        if let Some(at) = at
+            && let Some(InjectedFault::NoAnswer {
+                executed, times, ..
+            }) = self.planted.get_mut(at)
+        {
+            let answer = *executed;
+            match *times {
+                0 => {}
+                1 => {
+                    self.planted.swap_remove(at);
+                }
+                _ => *times -= 1,
+            }
+            return Some(answer);
+        }
+        self.draws(self.plan.no_answer_ppm).then_some(true)
     }
 
     pub(crate) fn plant(&mut self, fault: InjectedFault) {

@@ -3,13 +3,14 @@
 //! Knows: what is checked before anything of a WQE is done.
 //! Must not know: packets, or how a completion is written.
 
+use warpverbs_sim_bus::{DmaAccess, Purpose};
 use warpverbs_wire::cqe::Syndrome;
 use warpverbs_wire::roce::{Psn, packets};
-use warpverbs_wire::wqe::{Data, FenceMode, Opcode, RESERVED_FLAGS, SOLICITED, Wqe};
+use warpverbs_wire::wqe::{Control, Data, FenceMode, Opcode, RESERVED_FLAGS, SOLICITED, Wqe};
 
 use crate::failure::{Failed, LOCAL_LENGTH, LOCAL_QP_OPERATION};
 use crate::findings::{FindingKind, one_line};
-use crate::qp::{Piece, Slot};
+use crate::qp::{Piece, Slot, WQEBB_BYTES};
 use crate::requester::{Fence, Operation, Progress};
 use crate::work::{Fetched, Work};
 
@@ -17,6 +18,7 @@ impl Work<'_> {
     /// Fetches and checks the next WQE. One that cannot be executed waits for its turn to fail: those before it complete.
     pub(crate) fn fetch_next(&mut self) {
         let index = self.qp().map_or(0, |qp| qp.requester.fetched);
+        let mut image = Vec::new();
         let operation = match self.fetch(index) {
             Err(fault) => {
                 self.note_fault(self.id(), &fault);
@@ -28,6 +30,9 @@ impl Work<'_> {
                 failing(slot, LOCAL_QP_OPERATION)
             }
             Ok(fetched) => {
+                if self.checks_wqes {
+                    image.extend_from_slice(fetched.bytes());
+                }
                 let planted = self.faults.on_execute(self.qpn, index);
                 match planted {
                     Some((syndrome, vendor)) => {
@@ -41,7 +46,38 @@ impl Work<'_> {
             }
         };
         if let Some(qp) = self.qp() {
-            qp.requester.push(operation);
+            qp.requester.push(Operation { image, ..operation });
+        }
+    }
+
+    /// Reads the WQE of an operation that ends once more: what is there now must be what was fetched. One that software
+    /// overwrote too early shows so, and one that was stale when it was fetched, whatever its index.
+    pub(crate) fn compare(&mut self, operation: &Operation) {
+        let fetched = &operation.image;
+        let index = operation.slot.index;
+        let Some((ring, depth)) = self.qp().map(|qp| (qp.memory.ring, qp.indices.depth())) else {
+            return;
+        };
+        let access = DmaAccess::new(Purpose::Wqe, self.qpn);
+        for (block, before) in (index..).zip(fetched.chunks(WQEBB_BYTES as usize)) {
+            let mut now = [0; WQEBB_BYTES as usize];
+            let now = now.get_mut(..before.len()).unwrap_or_default();
+            let at = ring + (block & (depth - 1)) * WQEBB_BYTES;
+            if let Err(fault) = self.dma.read(access, at, now) {
+                return self.note_fault(self.id(), &fault);
+            }
+            let differs = now
+                .iter()
+                .zip(before)
+                .position(|(now, before)| now != before);
+            if let Some(byte) = differs {
+                let byte = (block - index) * WQEBB_BYTES + byte as u64;
+                let kind = FindingKind::WqeChanged { byte: byte as u16 };
+                return self.findings.add(self.id(), Some(index), kind, || {
+                    let control = Control::parse(fetched).unwrap_or_default();
+                    format!("fetched: {}; now: {now:02x?}", one_line(control))
+                });
+            }
         }
     }
 
@@ -139,6 +175,7 @@ fn blank(slot: Slot) -> Operation {
         immediate: 0,
         atomic: None,
         wait: None,
+        image: Vec::new(),
         pieces: Vec::new(),
         len: 0,
         first: Psn::default(),

@@ -6,6 +6,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use warpverbs_sim_bus::Party;
+
 use crate::objects::ObjectId;
 
 /// How many findings of one kind on one object are kept; later ones are only counted.
@@ -22,6 +24,17 @@ pub struct Finding {
     pub index: Option<u64>,
     /// What was found, such as the bytes of a WQE; may be empty.
     pub detail: String,
+    /// Of a finding about a doorbell or its record: who stored them.
+    pub told: Told,
+}
+
+/// Who told the NIC of work, as far as the memory model knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    /// Who stored to the doorbell record.
+    pub record: Option<Party>,
+    /// Who rang.
+    pub doorbell: Option<Party>,
 }
 
 /// Kinds of finding.
@@ -45,6 +58,12 @@ pub enum FindingKind {
     /// A fetched WQE has bytes set that its opcode does not use: they were left over.
     WqeReserved {
         /// Byte of the WQE.
+        byte: u16,
+    },
+    /// A WQE that completes is not the one that was fetched: it was overwritten before it completed, or fetched before it was
+    /// written.
+    WqeChanged {
+        /// The first byte that differs.
         byte: u16,
     },
     /// A fetched WQE ends behind the producer index.
@@ -143,37 +162,34 @@ pub enum FindingKind {
     },
 }
 
-impl FindingKind {
-    /// A short name that does not change.
-    pub const fn name(&self) -> &'static str {
-        match self {
-            Self::WqeIndex { .. } => "wqe-index",
-            Self::WqeQpn { .. } => "wqe-qpn",
-            Self::WqeMalformed => "wqe-malformed",
-            Self::WqeReserved { .. } => "wqe-reserved",
-            Self::WqeBeyondProducer { .. } => "wqe-beyond-producer",
-            Self::DoorbellWrongPage { .. } => "doorbell-wrong-page",
-            Self::DoorbellWrongRegister => "doorbell-wrong-register",
-            Self::DoorbellUnknownQp => "doorbell-unknown-qp",
-            Self::DoorbellAfterDestroy => "doorbell-after-destroy",
-            Self::DoorbellRegression { .. } => "doorbell-regression",
-            Self::DoorbellBeyondQueue => "doorbell-beyond-queue",
-            Self::DoorbellLost => "doorbell-lost",
-            Self::DoorbellMalformed => "doorbell-malformed",
-            Self::DbrBehind { .. } => "dbr-behind",
-            Self::DbrWrongWord { .. } => "dbr-wrong-word",
-            Self::DbrUnordered { .. } => "dbr-unordered",
-            Self::DbrUnrung { .. } => "dbr-unrung",
-            Self::DbrRegression { .. } => "dbr-regression",
-            Self::DbrBeyondQueue { .. } => "dbr-beyond-queue",
-            Self::ReceiveDbrBeyondQueue { .. } => "receive-dbr-beyond-queue",
-            Self::ReceiveMalformed => "receive-malformed",
-            Self::CqOverrun => "cq-overrun",
-            Self::CqConsumer { .. } => "cq-consumer",
-            Self::DeregisteredKey { .. } => "deregistered-key",
-            Self::DmaFault { .. } => "dma-fault",
-        }
-    }
+names! {
+    FindingKind:
+    WqeIndex { .. } => "wqe-index",
+    WqeQpn { .. } => "wqe-qpn",
+    WqeMalformed => "wqe-malformed",
+    WqeReserved { .. } => "wqe-reserved",
+    WqeChanged { .. } => "wqe-changed",
+    WqeBeyondProducer { .. } => "wqe-beyond-producer",
+    DoorbellWrongPage { .. } => "doorbell-wrong-page",
+    DoorbellWrongRegister => "doorbell-wrong-register",
+    DoorbellUnknownQp => "doorbell-unknown-qp",
+    DoorbellAfterDestroy => "doorbell-after-destroy",
+    DoorbellRegression { .. } => "doorbell-regression",
+    DoorbellBeyondQueue => "doorbell-beyond-queue",
+    DoorbellLost => "doorbell-lost",
+    DoorbellMalformed => "doorbell-malformed",
+    DbrBehind { .. } => "dbr-behind",
+    DbrWrongWord { .. } => "dbr-wrong-word",
+    DbrUnordered { .. } => "dbr-unordered",
+    DbrUnrung { .. } => "dbr-unrung",
+    DbrRegression { .. } => "dbr-regression",
+    DbrBeyondQueue { .. } => "dbr-beyond-queue",
+    ReceiveDbrBeyondQueue { .. } => "receive-dbr-beyond-queue",
+    ReceiveMalformed => "receive-malformed",
+    CqOverrun => "cq-overrun",
+    CqConsumer { .. } => "cq-consumer",
+    DeregisteredKey { .. } => "deregistered-key",
+    DmaFault { .. } => "dma-fault",
 }
 
 impl fmt::Display for FindingKind {
@@ -190,6 +206,10 @@ impl fmt::Display for FindingKind {
             Self::WqeReserved { byte } => write!(
                 f,
                 "byte {byte} of the WQE is set, which its opcode does not use"
+            ),
+            Self::WqeChanged { byte } => write!(
+                f,
+                "byte {byte} is not what was fetched: the WQE was overwritten before it completed, or fetched before it was written"
             ),
             Self::WqeBeyondProducer { producer } => {
                 write!(f, "the WQE ends behind producer {producer:#x}")
@@ -292,6 +312,10 @@ pub(crate) struct Findings {
     kept: Vec<Finding>,
     counts: BTreeMap<(ObjectId, &'static str), u64>,
     total: u64,
+    /// How many of each kind, those that were taken away included.
+    by_kind: BTreeMap<&'static str, u64>,
+    /// Where findings were added since somebody looked.
+    fresh: Vec<ObjectId>,
 }
 
 impl Findings {
@@ -303,7 +327,23 @@ impl Findings {
         kind: FindingKind,
         detail: impl FnOnce() -> String,
     ) {
+        self.add_told(object, index, kind, Told::default(), detail);
+    }
+
+    /// Adds a finding about a doorbell or its record.
+    pub(crate) fn add_told(
+        &mut self,
+        object: ObjectId,
+        index: Option<u64>,
+        kind: FindingKind,
+        told: Told,
+        detail: impl FnOnce() -> String,
+    ) {
         self.total += 1;
+        *self.by_kind.entry(kind.name()).or_default() += 1;
+        if !self.fresh.contains(&object) {
+            self.fresh.push(object);
+        }
         let count = self.counts.entry((object, kind.name())).or_default();
         *count += 1;
         if *count <= KEPT_PER_OBJECT {
@@ -312,6 +352,7 @@ impl Findings {
                 object,
                 index,
                 detail: detail(),
+                told,
             });
         }
     }
@@ -322,6 +363,15 @@ impl Findings {
 
     pub(crate) fn total(&self) -> u64 {
         self.total
+    }
+
+    pub(crate) fn by_kind(&self) -> &BTreeMap<&'static str, u64> {
+        &self.by_kind
+    }
+
+    /// Objects with findings that were added since the last call.
+    pub(crate) fn take_fresh(&mut self) -> Vec<ObjectId> {
+        std::mem::take(&mut self.fresh)
     }
 
     pub(crate) fn take(&mut self) -> Vec<Finding> {

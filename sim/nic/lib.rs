@@ -10,6 +10,23 @@
 //! [`NicModel::findings`].
 #![forbid(unsafe_code)]
 
+/// Gives an enumeration short names that do not change: `name` of a value, and `NAMES` of all.
+macro_rules! names {
+    ($ty:ident: $($variant:ident $({ $($field:tt)* })? => $name:literal,)*) => {
+        impl $ty {
+            /// Every name.
+            pub const NAMES: &'static [&'static str] = &[$($name),*];
+
+            /// A short name that does not change.
+            pub const fn name(&self) -> &'static str {
+                match self {
+                    $(Self::$variant $({ $($field)* })? => $name,)*
+                }
+            }
+        }
+    };
+}
+
 mod answer;
 mod background;
 mod cable;
@@ -57,10 +74,10 @@ mod work;
 
 pub use background::{Background, HostCall};
 pub use cable::{Cable, CableEnd};
-pub use config::{GidEntry, GidKind, LinkLayer, NicConfig, PortInfo};
+pub use config::{FindingPolicy, GidEntry, GidKind, LinkLayer, NicConfig, PortInfo};
 pub use error::NicError;
 pub use faults::{FaultPlan, InjectedFault};
-pub use findings::{Finding, FindingKind};
+pub use findings::{Finding, FindingKind, Told};
 pub use impair::{CablePlan, CableStats};
 pub use keys::{MrKeys, access};
 pub use link::Link;

@@ -3,18 +3,19 @@
 //! Knows: what belongs to one NIC, and who does what.
 //! Must not know: mailboxes (`command`), WQEs (`requester`), or who calls.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use warpverbs_sim_bus::{Device, Dma, Fault, FaultKind, Step};
+use warpverbs_sim_bus::{Device, Dma, Fault, FaultKind, Party, Step};
 use warpverbs_wire::doorbell::{CqArm, Doorbell};
-use warpverbs_wire::eqe::{self, PortChange};
+use warpverbs_wire::eqe::{self, EventType, PortChange};
 use warpverbs_wire::prm::qpc::QpState;
 
-use crate::config::{GidEntry, MAX_FIRST_INDEX, NicConfig, PORTS, PortInfo};
+use crate::config::{FindingPolicy, GidEntry, MAX_FIRST_INDEX, NicConfig, PORTS, PortInfo};
 use crate::error::NicError;
 use crate::events::Events;
 use crate::faults::{Faults, InjectedFault};
-use crate::findings::{Finding, FindingKind, Findings};
+use crate::findings::{Finding, FindingKind, Findings, Told};
 use crate::gids::Gids;
 use crate::keys::{MKey, MrKeys, Rights};
 use crate::link::Link;
@@ -223,6 +224,11 @@ impl NicModel {
         self.findings.total()
     }
 
+    /// How many findings of each kind there were, by [`FindingKind::name`].
+    pub fn findings_by_kind(&self) -> &BTreeMap<&'static str, u64> {
+        self.findings.by_kind()
+    }
+
     /// Takes the findings away.
     pub fn take_findings(&mut self) -> Vec<Finding> {
         self.findings.take()
@@ -231,6 +237,7 @@ impl NicModel {
     /// Judges what only the end of a run shows: doorbell records that never reached their last doorbell. To be called when no
     /// kernel runs and the NIC is idle.
     pub fn end_of_run(&mut self) {
+        let at_the_end = || "at the end of the run".to_owned();
         for (qpn, qp) in self.objects.qps.iter() {
             if !matches!(qp.state, QpState::Rts | QpState::Err) || qp.has_no_dbr() {
                 continue;
@@ -238,9 +245,8 @@ impl NicModel {
             if let Some((doorbell, record)) = qp.indices.uncertain() {
                 let kind = FindingKind::DbrUnordered { doorbell, record };
                 let id = ObjectId::new(ObjectKind::Qp, qpn);
-                self.findings.add(id, Some(doorbell), kind, || {
-                    "at the end of the run".to_owned()
-                });
+                self.findings
+                    .add_told(id, Some(doorbell), kind, qp.told, at_the_end);
             }
             // A QP in error takes no doorbells.
             if qp.state == QpState::Rts
@@ -249,9 +255,8 @@ impl NicModel {
             {
                 let kind = FindingKind::DbrUnrung { doorbell, record };
                 let id = ObjectId::new(ObjectKind::Qp, qpn);
-                self.findings.add(id, Some(doorbell), kind, || {
-                    "at the end of the run".to_owned()
-                });
+                self.findings
+                    .add_told(id, Some(doorbell), kind, qp.told, at_the_end);
             }
             if let Some(lag) = qp.indices.judge_last() {
                 let kind = FindingKind::DbrBehind {
@@ -259,9 +264,8 @@ impl NicModel {
                     dbr: lag.dbr,
                 };
                 let id = ObjectId::new(ObjectKind::Qp, qpn);
-                self.findings.add(id, Some(lag.doorbell), kind, || {
-                    "at the end of the run".to_owned()
-                });
+                self.findings
+                    .add_told(id, Some(lag.doorbell), kind, qp.told, at_the_end);
             }
         }
     }
@@ -279,6 +283,11 @@ impl NicModel {
     /// Takes the events away that were raised.
     pub fn take_events(&mut self) -> Vec<eqe::Event> {
         self.events.take()
+    }
+
+    /// How many events of each type were raised, by the type's code.
+    pub fn events_by_type(&self) -> &BTreeMap<u8, u64> {
+        self.events.by_type()
     }
 
     /// Events that were raised while too many waited.
@@ -333,6 +342,11 @@ impl NicModel {
 
     /// Plants a fault.
     pub fn inject(&mut self, fault: InjectedFault) {
+        self.note(Event::Fault { name: fault.name() });
+        if fault == InjectedFault::Removed {
+            self.events
+                .raise(eqe::Event::Other(EventType::InternalError));
+        }
         match fault {
             InjectedFault::StuckQp { qpn } => {
                 if let Some(qp) = self.objects.qps.get_mut(qpn) {
@@ -379,6 +393,10 @@ impl NicModel {
         self.faults.on_command(opcode)
     }
 
+    pub(crate) fn planted_silence(&mut self, opcode: u16) -> Option<bool> {
+        self.faults.on_answer(opcode)
+    }
+
     /// Adds what it does from now on to a trace.
     pub fn trace(&mut self, trace: &Trace) {
         self.trace = Some((trace.clone(), self.config.name.as_str().into()));
@@ -409,6 +427,28 @@ impl NicModel {
         self.schedule.unwatch(qpn);
     }
 
+    /// With [`FindingPolicy::Fail`]: what has findings fails.
+    fn fail_on_findings(&mut self, dma: &mut dyn Dma) {
+        for object in self.findings.take_fresh() {
+            let concerns = |(qpn, qp): (u32, &Qp)| {
+                let concerned = match object.kind {
+                    ObjectKind::Qp => qpn == object.id,
+                    ObjectKind::Cq => qp.uses.contains(&object),
+                    _ => true,
+                };
+                let works = matches!(qp.state, QpState::Rtr | QpState::Rts);
+                (concerned && works).then_some(qpn)
+            };
+            let failing: Vec<u32> = self.objects.qps.iter().filter_map(concerns).collect();
+            for qpn in failing {
+                let mut work = self.work(qpn, dma);
+                work.enter_error(None);
+                work.raise(EventType::WqCatastrophicError);
+                work.settle();
+            }
+        }
+    }
+
     fn work<'a>(&'a mut self, qpn: u32, dma: &'a mut dyn Dma) -> Work<'a> {
         Work {
             qpn,
@@ -421,6 +461,7 @@ impl NicModel {
             events: &mut self.events,
             time: &mut self.time,
             buffers: &mut self.buffers,
+            checks_wqes: self.config.checks_wqes,
             clock: self.clock,
             trace: &self.trace,
             dma,
@@ -472,8 +513,27 @@ impl NicModel {
         }
     }
 
+    /// Takes an MMIO store, `by` whom the memory model says.
+    fn take_store(&mut self, offset: u64, bytes: &[u8], by: Option<Party>) -> Result<(), Fault> {
+        // Stores to a device that is gone are posted, and vanish.
+        if self.is_silent() {
+            return Ok(());
+        }
+        self.check_store(offset, bytes)?;
+        let (page, register) = uar::locate(offset);
+        match (register, <[u8; 8]>::try_from(bytes)) {
+            (Register::Send | Register::SendNoDbr, Ok(bytes)) => {
+                self.ring(page, register, bytes, by);
+            }
+            (Register::CqArm, Ok(bytes)) => self.arm(page, bytes),
+            // The rest of a WQE that is pushed: this NIC fetches WQEs all the same, as hardware may.
+            _ => {}
+        }
+        Ok(())
+    }
+
     /// Takes a send doorbell on an allocated page. What hardware ignores is ignored, and noted.
-    fn ring(&mut self, page: u32, register: Register, bytes: [u8; 8]) {
+    fn ring(&mut self, page: u32, register: Register, bytes: [u8; 8], by: Option<Party>) {
         let uar = ObjectId::new(ObjectKind::Uar, page);
         let doorbell = match Doorbell::parse(bytes) {
             Ok(doorbell) => doorbell,
@@ -506,6 +566,10 @@ impl NicModel {
             };
             return self.findings.add(id, consumer, kind, detail);
         }
+        let told = Told {
+            doorbell: by,
+            ..qp.told
+        };
         let no_dbr = qp.has_no_dbr();
         if no_dbr != (register == Register::SendNoDbr) {
             return self
@@ -519,14 +583,19 @@ impl NicModel {
         }
         match qp.state {
             QpState::Rts => match qp.indices.ring(doorbell.producer()) {
-                Rung::Accepted => qp.indices.follow_doorbell(),
+                Rung::Accepted => {
+                    if qp.indices.has_unordered() {
+                        qp.unordered_told = qp.told;
+                    }
+                    qp.indices.follow_doorbell();
+                }
                 Rung::Regressed { last, rung } => {
                     let kind = FindingKind::DoorbellRegression { last, rung };
-                    self.findings.add(id, consumer, kind, detail);
+                    self.findings.add_told(id, consumer, kind, told, detail);
                 }
                 Rung::Beyond => {
-                    self.findings
-                        .add(id, consumer, FindingKind::DoorbellBeyondQueue, detail);
+                    let kind = FindingKind::DoorbellBeyondQueue;
+                    self.findings.add_told(id, consumer, kind, told, detail);
                 }
             },
             // Without a record the doorbell is all there is.
@@ -599,6 +668,9 @@ impl Device for NicModel {
             self.port.sleep(self.time.now());
             return Step::Idle;
         }
+        if self.config.findings == FindingPolicy::Fail {
+            self.fail_on_findings(dma);
+        }
         if self.config.reads_records_early && self.schedule.whim() {
             self.read_some_record(dma);
         }
@@ -645,8 +717,10 @@ impl Device for NicModel {
     }
 
     fn mmio_arrives(&mut self, offset: u64, bytes: &[u8], dma: &mut dyn Dma) -> Result<(), Fault> {
-        self.mmio_write(offset, bytes)?;
-        if let Some(qpn) = self.rung_qp(offset, bytes)
+        let rung = self.rung_qp(offset, bytes);
+        let by = rung.and_then(|qpn| dma.doorbell_by(qpn));
+        self.take_store(offset, bytes, by)?;
+        if let Some(qpn) = rung
             && !self.is_silent()
         {
             self.work(qpn, dma).confirm_doorbell();
@@ -655,18 +729,6 @@ impl Device for NicModel {
     }
 
     fn mmio_write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Fault> {
-        // Stores to a device that is gone are posted, and vanish.
-        if self.is_silent() {
-            return Ok(());
-        }
-        self.check_store(offset, bytes)?;
-        let (page, register) = uar::locate(offset);
-        match (register, <[u8; 8]>::try_from(bytes)) {
-            (Register::Send | Register::SendNoDbr, Ok(bytes)) => self.ring(page, register, bytes),
-            (Register::CqArm, Ok(bytes)) => self.arm(page, bytes),
-            // The rest of a WQE that is pushed: this NIC fetches WQEs all the same, as hardware may.
-            _ => {}
-        }
-        Ok(())
+        self.take_store(offset, bytes, None)
     }
 }

@@ -9,6 +9,7 @@ use warpverbs_wire::roce::Psn;
 use warpverbs_wire::wqe::{CompletionMode, Opcode};
 
 use crate::failure::Failed;
+use crate::findings::Told;
 use crate::objects::ObjectId;
 use crate::packet::Path;
 use crate::receive::ReceiveQueue;
@@ -33,6 +34,10 @@ pub(crate) struct Qp {
     pub(crate) uses: Vec<ObjectId>,
     pub(crate) path: Path,
     pub(crate) indices: SendIndices,
+    /// Who stored the last doorbell and its record.
+    pub(crate) told: Told,
+    /// The same of the doorbell that a higher one has followed without having made sure of its record.
+    pub(crate) unordered_told: Told,
     /// The doorbell record is to be read before anything else.
     pub(crate) dbr_due: bool,
     pub(crate) requester: Requester,
@@ -164,10 +169,12 @@ impl Qp {
             uses,
             path: Path::default(),
             indices: SendIndices::new(first, 1 << context.log_sq_size),
+            told: Told::default(),
+            unordered_told: Told::default(),
             dbr_due: false,
             requester: Requester::new(first),
             responder: Responder::default(),
-            receives: ReceiveQueue::of_qp(&context, memory.receives, memory.dbr),
+            receives: ReceiveQueue::of_qp(&context, memory.receives, memory.dbr, first),
             cause: None,
             last_error: None,
             flush_vendor: vendor_syndrome::FLUSHED,

@@ -42,6 +42,8 @@ pub(crate) struct Operation {
     /// Packets of the answer that have arrived, or bytes of local work done.
     pub(crate) arrived: u64,
     pub(crate) progress: Progress,
+    /// The bytes that were fetched, where they are compared later.
+    pub(crate) image: Vec<u8>,
 }
 
 /// What must be complete before a WQE starts.

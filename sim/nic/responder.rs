@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 
 use warpverbs_sim_bus::DmaAccess;
 use warpverbs_wire::cqe::CqeOpcode;
+use warpverbs_wire::eqe::EventType;
 use warpverbs_wire::prm::qpc::QpState;
 use warpverbs_wire::roce::{NakCode, Opcode, Psn, Reth, packets};
 use warpverbs_wire::wqe::{masked_sum, masked_swapped};
@@ -37,6 +38,8 @@ pub(crate) struct Responder {
     originals: VecDeque<(Psn, u64)>,
     /// A fatal NAK is among `answers`: no request is taken any more.
     closed: bool,
+    /// It took a request in RTR.
+    established: bool,
     /// Number of the receive WQE of a message that an error cut off: it is to be flushed.
     pub(crate) unfinished: Option<u16>,
 }
@@ -181,6 +184,7 @@ impl Work<'_> {
         let refusal = match self.execute(packet) {
             Ok(()) => {
                 self.count_request(packet.opcode);
+                self.establish();
                 // READs and atomics are acknowledged by their data.
                 if packet.ack_request && (packet.opcode.is_send() || packet.opcode.is_write()) {
                     self.answer(Answer::Ack { psn: packet.psn });
@@ -214,6 +218,16 @@ impl Work<'_> {
                 });
                 self.answer(Answer::Nak { psn, code });
             }
+        }
+    }
+
+    /// The first request that a QP in RTR takes tells software that its peer is there (IBA 11.6: communication established).
+    fn establish(&mut self) {
+        if let Some(qp) = self.qp()
+            && qp.state == QpState::Rtr
+            && !std::mem::replace(&mut qp.responder.established, true)
+        {
+            self.raise(EventType::CommunicationEstablished);
         }
     }
 

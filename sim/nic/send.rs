@@ -24,6 +24,7 @@ impl Work<'_> {
         let Some(operation) = self.qp().and_then(|qp| qp.requester.pop()) else {
             return;
         };
+        self.compare(&operation);
         match operation.progress {
             Progress::Failed(failed) => {
                 let slot = operation.slot;
@@ -206,6 +207,7 @@ impl Operation {
     fn husk(&self) -> Self {
         Self {
             pieces: Vec::new(),
+            image: Vec::new(),
             ..*self
         }
     }

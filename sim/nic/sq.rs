@@ -162,6 +162,11 @@ impl SendIndices {
         (self.dbr > rung).then_some((rung, self.dbr))
     }
 
+    /// True if there is a doorbell that [`Self::take_unordered`] gives.
+    pub(crate) fn has_unordered(&self) -> bool {
+        self.unordered.is_some()
+    }
+
     /// A doorbell that a higher one has followed and that never made sure of its record.
     pub(crate) fn take_unordered(&mut self) -> Option<(u64, u64)> {
         self.unordered.take()

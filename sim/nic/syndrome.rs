@@ -59,6 +59,7 @@ checks! {
     NoDct = 0x01_0008, BadOperation, "there are no dynamically connected targets", "assumed: not modelled; cmd_hca_cap.dct is clear";
 
     Planted = 0xff_0000, InternalError, "no fault is planted for the command", "assumed: a fault of a test";
+    NoAnswer = 0xff_0003, InternalError, "the command is answered in time", "Linux mlx5 cmd.c: MLX5_CMD_TIMEOUT_MSEC, after which the driver returns ETIMEDOUT and the mailbox means nothing";
     Removed = 0xff_0002, InternalError, "the NIC is on the bus", "Linux mlx5 cmd.c: commands fail once the device is gone";
 
     CapSet = 0x02_0001, BadParameter, "the capability set is one this NIC has", "mlx5_ifc query_hca_cap_in.op_mod";

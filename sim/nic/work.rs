@@ -14,7 +14,7 @@ use warpverbs_wire::wqe::{Control, MAX_DS, SEGMENT, wqebbs};
 use crate::config::MAX_WQE_BYTES;
 use crate::events::Events;
 use crate::faults::Faults;
-use crate::findings::{FindingKind, Findings, one_line};
+use crate::findings::{FindingKind, Findings, Told, one_line};
 use crate::objects::{ObjectId, ObjectKind, Objects};
 use crate::packet::Packet;
 use crate::port::Port;
@@ -37,6 +37,8 @@ pub(crate) struct Work<'a> {
     pub(crate) time: &'a mut Clock,
     /// Payloads that are used again.
     pub(crate) buffers: &'a mut Vec<Vec<u8>>,
+    /// Each WQE is read once more when it completes.
+    pub(crate) checks_wqes: bool,
     /// Steps so far: the clock of CQE timestamps.
     pub(crate) clock: u64,
     pub(crate) events: &'a mut Events,
@@ -211,10 +213,20 @@ impl Work<'_> {
         let Some(record) = recorded.map(|qp| qp.memory.dbr) else {
             return;
         };
+        let told = self.told(record);
         if let Some(word) = self.read_word(Purpose::DbrAtDoorbell, record + DBR_SEND as u64)
             && let Some(qp) = self.qp()
         {
             qp.indices.confirm(dbr_producer(word));
+            qp.told = told;
+        }
+    }
+
+    /// Who has stored the last doorbell and the record.
+    fn told(&mut self, record: u64) -> Told {
+        Told {
+            record: self.dma.written_by(record + DBR_SEND as u64),
+            doorbell: self.dma.doorbell_by(self.qpn),
         }
     }
 
@@ -234,22 +246,35 @@ impl Work<'_> {
         };
         let value = dbr_producer(word);
         let consumer = Some(qp.indices.consumer);
-        if !hidden {
-            match qp.indices.record(value) {
+        let recorded = if hidden {
+            Recorded::Same
+        } else {
+            qp.indices.record(value)
+        };
+        if let Some((doorbell, record)) = qp.indices.take_unordered() {
+            let kind = FindingKind::DbrUnordered { doorbell, record };
+            let told = qp.unordered_told;
+            self.findings
+                .add_told(id, Some(doorbell), kind, told, String::new);
+        }
+        if recorded != Recorded::Same {
+            let told = self.told(record);
+            if let Some(qp) = self.objects.qps.get_mut(self.qpn) {
+                qp.told.record = told.record;
+            }
+            match recorded {
                 Recorded::Same | Recorded::Advanced => {}
                 Recorded::Regressed { last, now } => {
                     let kind = FindingKind::DbrRegression { last, now };
-                    self.findings.add(id, consumer, kind, String::new);
+                    self.findings
+                        .add_told(id, consumer, kind, told, String::new);
                 }
                 Recorded::Beyond => {
                     let kind = FindingKind::DbrBeyondQueue { value };
-                    self.findings.add(id, consumer, kind, String::new);
+                    self.findings
+                        .add_told(id, consumer, kind, told, String::new);
                 }
             }
-        }
-        if let Some((doorbell, record)) = qp.indices.take_unordered() {
-            let kind = FindingKind::DbrUnordered { doorbell, record };
-            self.findings.add(id, Some(doorbell), kind, String::new);
         }
         let Some(qp) = self.objects.qps.get_mut(self.qpn) else {
             return;
@@ -338,6 +363,8 @@ impl Work<'_> {
             qpn: self.qpn,
             index,
             opcode: control.opcode,
+            opmod: control.opmod,
+            flags: control.flags,
         });
         Ok(fetched)
     }

@@ -5,13 +5,16 @@
 use std::fmt;
 use std::time::Duration;
 
-use warpverbs::driver::sim::{Check, Scheduler};
+use warpverbs::driver::LaunchShape;
+use warpverbs::driver::sim::{CablePlan, Check, InjectedFault, Scheduler, World};
+use warpverbs::wire::abi::{self, FaultCause};
+use warpverbs::wire::cqe::Syndrome;
 use warpverbs::{
-    Access, Context, CqForm, Direction, Doorbell, GpuContext, Latency, LatencyEnd, Module, Mr, Pd,
-    Sharing, Stream,
+    Access, Context, CqForm, Direction, Doorbell, ExportedQp, GpuContext, Latency, LatencyEnd,
+    Module, Mr, Pd, QpFault, Result, Run, RunReport, Sharing, Stream, ThreadError, View,
 };
 
-use crate::common::{Options, Outcome, PATIENCE, POISON, connected_pair};
+use crate::common::{Options, PATIENCE, POISON, connected_pair};
 
 /// What of a kernel runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,16 +28,26 @@ pub(crate) struct Mode {
 /// How a run ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Ending {
-    /// With all its operations done.
+    /// With all its operations done. Then somebody else uses the queues.
     Done,
     /// With error completions: the destination forbids what is done to it.
     Refused,
     /// Before its time: the host stops it.
     Stopped,
+    /// The same while completions stay away: every thread ends in a wait, and of each kind some do.
+    Stalled,
+    /// With an error after some success: packets get lost, an answer of the other end for one, until a QP gives up.
+    Lossy,
 }
 
 impl Ending {
-    pub(crate) const ALL: [Self; 3] = [Self::Done, Self::Refused, Self::Stopped];
+    pub(crate) const ALL: [Self; 5] = [
+        Self::Done,
+        Self::Refused,
+        Self::Stopped,
+        Self::Stalled,
+        Self::Lossy,
+    ];
 }
 
 /// How much of it runs.
@@ -46,6 +59,41 @@ pub(crate) struct Effort {
     pub seed: u64,
     pub ending: Ending,
 }
+
+/// The module to run, made for a GPU.
+pub(crate) type Code<'a> = &'a dyn Fn(&GpuContext) -> Result<String>;
+
+const SIZE: u64 = 64;
+
+/// A kernel of the queue's next user: it writes to every slot that is free, as a post of as many WQEs would. A run before it
+/// that is over must have ordered what the NIC did to those slots.
+const NEXT_USER: &str = "
+.visible .entry next_user(.param .u64 next_user_param_0)
+{
+	.reg .pred %p<2>;
+	.reg .b64 %rd<10>;
+	.reg .b32 %r<2>;
+	ld.param.u64 %rd1, [next_user_param_0];
+	ld.global.u64 %rd2, [%rd1+8];
+	ld.global.u32 %r1, [%rd1+32];
+	cvt.u64.u32 %rd3, %r1;
+	sub.s64 %rd3, %rd3, 1;
+	ld.global.u64 %rd4, [%rd1+64];
+	ld.global.u64 %rd5, [%rd1+192];
+	add.s64 %rd5, %rd5, %rd3;
+$next:
+	setp.ge.u64 %p1, %rd4, %rd5;
+	@%p1 bra $over;
+	and.b64 %rd6, %rd4, %rd3;
+	shl.b64 %rd6, %rd6, 6;
+	add.s64 %rd6, %rd6, %rd2;
+	st.global.u64 [%rd6], %rd4;
+	add.s64 %rd4, %rd4, 1;
+	bra $next;
+$over:
+	ret;
+}
+";
 
 impl Mode {
     /// Every kernel in every mode.
@@ -71,20 +119,35 @@ impl Mode {
         out
     }
 
-    /// Runs the kernel of a module once; says what is wrong, if anything.
-    pub(crate) fn run(&self, ptx: &str, effort: Effort) -> Option<String> {
-        match self.kernel {
-            "wv_write_lat" => self.latency(ptx, effort),
-            _ => self.bandwidth(ptx, effort),
-        }
+    pub(crate) fn is_latency(&self) -> bool {
+        self.kernel == "wv_write_lat"
     }
 
-    pub(crate) fn options(&self, effort: Effort) -> Options {
+    /// How runs of the mode end.
+    pub(crate) fn endings(&self) -> Vec<Ending> {
+        // In the bandwidth kernels errors with others behind them come of refusals.
+        let fits = |ending: &Ending| *ending != Ending::Lossy || self.is_latency();
+        Ending::ALL.into_iter().filter(fits).collect()
+    }
+
+    /// Runs the kernel of a module once; says what is wrong, if anything.
+    pub(crate) fn run(&self, code: Code<'_>, effort: Effort) -> Option<String> {
+        let ran = if self.is_latency() {
+            self.latency(code, effort)
+        } else {
+            self.bandwidth(code, effort)
+        };
+        ran.unwrap_or_else(|error| Some(error.to_string()))
+    }
+
+    fn options(&self, effort: Effort) -> Options {
         let (threads, qps) = match self.sharing {
             Sharing::Exclusive => (2, 2),
             Sharing::Gpu => (6, 2),
         };
         let full = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        // With two WQEBBs there is room for one WQE: every post waits for the one before.
+        let depth = [8, 2, 4][(effort.seed % 3) as usize];
         Options {
             seed: effort.seed,
             scheduler: effort.scheduler,
@@ -101,150 +164,328 @@ impl Mode {
             // So that no scope is wider than it need be; and a block may begin when another has ended.
             block: if self.sharing == Sharing::Gpu { 2 } else { 1 },
             // The two sides of the latency kernel wait for each other.
-            resident: Some(if self.kernel == "wv_write_lat" {
+            resident: Some(if self.is_latency() {
                 2
             } else {
                 1 + (effort.seed % 3) as u32
             }),
             qps,
-            depth: 8,
-            size: 64,
+            depth,
+            size: SIZE as u32,
             slots: 4,
-            // Long enough for the host to find it running.
-            iters: if effort.ending == Ending::Stopped {
-                12 * effort.iters
-            } else {
-                effort.iters
-            },
+            iters: match effort.ending {
+                // Long enough for the host to find it running.
+                Ending::Stopped => 12 * effort.iters,
+                // Some end in the wait for their last operation, some in one for room.
+                Ending::Stalled if effort.seed % 2 == 0 => {
+                    u64::from(depth - 1) / u64::from(threads / qps as u32).max(1)
+                }
+                _ => effort.iters,
+            }
+            .max(1),
             // A READ is refused where it lands: its own region cannot be written.
             access: match (effort.ending, self.kernel) {
-                (Ending::Done | Ending::Stopped, _) => full,
                 (Ending::Refused, "wv_read_bw") => Access::REMOTE_READ,
                 (Ending::Refused, _) => Access::LOCAL_WRITE,
+                _ => full,
             },
-            stop_after: (effort.ending == Ending::Stopped).then_some((effort.seed % 3) as u32),
-            wait_deadline: Duration::from_micros(400),
+            wait_deadline: match effort.ending {
+                // Nobody gives up before the host says so.
+                Ending::Stalled => Duration::from_secs(1),
+                _ => Duration::from_micros(400),
+            },
             step_budget: Some(3_000_000),
+            ptx: Some(stub()),
             ..Options::default()
         }
     }
 
-    fn bandwidth(&self, ptx: &str, effort: Effort) -> Option<String> {
-        let options = Options {
-            ptx: Some(ptx.into()),
-            ..self.options(effort)
-        };
-        let outcome = match options.run() {
-            Ok(outcome) => outcome,
-            Err(error) => return Some(error.to_string()),
-        };
-        match effort.ending {
-            Ending::Done => failed(&outcome),
-            Ending::Refused => refused_wrongly(&outcome),
-            Ending::Stopped => outcome
-                .findings
-                .first()
-                .cloned()
-                .or(outcome.report.err().map(|error| error.to_string())),
-        }
-    }
-
-    fn latency(&self, ptx: &str, effort: Effort) -> Option<String> {
+    fn bandwidth(&self, code: Code<'_>, effort: Effort) -> Result<Option<String>> {
         let options = self.options(effort);
-        let run = || -> warpverbs::Result<Option<String>> {
-            let size = 64u64;
-            let world = options.world();
-            let nic = Context::open(world.nic())?;
-            let gpu = GpuContext::open(world.gpu())?;
-            let pd = Pd::alloc(&nic)?;
-            let (first, second) = connected_pair(&pd, &gpu, &options.qp_config())?;
-            let (first, second) = (first.export()?, second.export()?);
-            let memory = gpu.alloc_copy(&vec![POISON; 4 * size as usize], "mailboxes")?;
-            let access = match effort.ending {
-                Ending::Refused => Access::LOCAL_WRITE,
-                _ => Access::LOCAL_WRITE | Access::REMOTE_WRITE,
-            };
-            let mr = |n: u64| Mr::register_range(&pd, &memory, n * size..(n + 1) * size, access);
-            let mrs = [mr(0)?, mr(1)?, mr(2)?, mr(3)?];
-            let module = Module::load(&gpu, "changed", ptx)?;
-            let stream = Stream::create(&gpu)?;
-            let ends = [
-                LatencyEnd {
-                    qp: &first,
-                    outbox: &mrs[0],
-                    inbox: &mrs[1],
-                },
-                LatencyEnd {
-                    qp: &second,
-                    outbox: &mrs[2],
-                    inbox: &mrs[3],
-                },
-            ];
-            let latency = Latency {
-                size: size as u32,
-                iters: options.iters,
-                doorbell: self.doorbell,
-                wait_deadline: options.wait_deadline,
-            };
-            let mut run = latency.launch(&module, &stream, ends)?;
-            if let Some(looks) = options.stop_after {
-                for _ in 0..looks {
-                    run.is_finished()?;
-                }
-                run.stop()?;
-            }
-            let report = run.wait(PATIENCE)?;
-            if effort.ending != Ending::Done {
-                return Ok(world.findings().into_iter().next());
-            }
-            let bytes = memory.to_vec()?;
-            if let Some(finding) = world.findings().into_iter().next() {
-                return Ok(Some(finding));
-            }
-            report.check()?;
-            let last = effort.iters.to_le_bytes();
-            let arrived = [2, 4]
-                .iter()
-                .all(|end| bytes[end * size as usize - 8..end * size as usize] == last);
-            Ok((!arrived).then(|| "an inbox does not hold the last message".into()))
+        let bench = options.bench()?;
+        let module = load(&bench.gpu, code)?;
+        if effort.ending == Ending::Stalled {
+            stall(&bench.world, |_| true);
+        }
+        let (local, remote) = match options.direction {
+            Direction::Write => (&bench.source_mr, bench.target_mr.remote()),
+            Direction::Read => (&bench.target_mr, bench.source_mr.remote()),
         };
-        run().unwrap_or_else(|error| Some(error.to_string()))
+        let mut run =
+            options
+                .bandwidth()
+                .launch(&module, &bench.stream, &bench.qps, local, &remote)?;
+        let report = finish(&mut run, effort)?;
+        bench.world.with_nic(|nic| nic.heal());
+        // What has been done must be here, and that is judged too.
+        let early = (effort.ending == Ending::Done)
+            .then(|| bench.target.to_vec())
+            .transpose()?;
+        let wrong = self.judge(&bench.world, &report, effort, options.depth);
+        if let Some(wrong) = wrong {
+            return Ok(Some(wrong));
+        }
+        if let Some(bytes) = early {
+            if bytes != bench.bytes {
+                return Ok(Some("verified: false".into()));
+            }
+            let qps: Vec<&ExportedQp> = bench.qps.iter().collect();
+            return use_again(&bench.world, &module, &bench.stream, &qps);
+        }
+        Ok(None)
     }
-}
 
-/// What is wrong with a run that should succeed.
-fn failed(outcome: &Outcome) -> Option<String> {
-    if let Some(finding) = outcome.findings.first() {
-        return Some(finding.clone());
+    fn latency(&self, code: Code<'_>, effort: Effort) -> Result<Option<String>> {
+        let options = self.options(effort);
+        let lossy = effort.ending == Ending::Lossy;
+        let world = if lossy {
+            lossy_world(&options)
+        } else {
+            options.world()
+        };
+        let nics = [
+            Context::open(world.nic())?,
+            Context::open(world.nic_at(1).unwrap_or_else(|| world.nic()))?,
+        ];
+        let gpu = GpuContext::open(world.gpu())?;
+        let config = if lossy {
+            // The shortest timeout, and no patience.
+            options.qp_config().timeout(1).retry_count(1)
+        } else {
+            options.qp_config()
+        };
+        let pds = [Pd::alloc(&nics[0])?, Pd::alloc(&nics[1])?];
+        let (first, second) = if lossy {
+            let mut first = warpverbs::QueuePair::create(&pds[0], &gpu, &config)?;
+            let mut second = warpverbs::QueuePair::create(&pds[1], &gpu, &config)?;
+            first.connect(&second.local_info())?;
+            second.connect(&first.local_info())?;
+            (first, second)
+        } else {
+            connected_pair(&pds[0], &gpu, &config)?
+        };
+        let (first, second) = (first.export()?, second.export()?);
+        let memory = gpu.alloc_copy(&vec![POISON; 4 * SIZE as usize], "mailboxes")?;
+        let access = match effort.ending {
+            Ending::Refused => Access::LOCAL_WRITE,
+            _ => Access::LOCAL_WRITE | Access::REMOTE_WRITE,
+        };
+        let pd = |end: usize| if lossy { &pds[end] } else { &pds[0] };
+        let mr = |end: usize, n: u64| {
+            Mr::register_range(pd(end), &memory, n * SIZE..(n + 1) * SIZE, access)
+        };
+        let mrs = [mr(0, 0)?, mr(0, 1)?, mr(1, 2)?, mr(1, 3)?];
+        let module = load(&gpu, code)?;
+        let stream = Stream::create(&gpu)?;
+        if effort.ending == Ending::Stalled {
+            // One end runs out of room, and the other waits for its message; or both wait for the completion of their last.
+            stall(&world, |cq| {
+                effort.seed % 4 == 0 || cq as u64 == effort.seed / 2 % 2
+            });
+        }
+        let ends = [
+            LatencyEnd {
+                qp: &first,
+                outbox: &mrs[0],
+                inbox: &mrs[1],
+            },
+            LatencyEnd {
+                qp: &second,
+                outbox: &mrs[2],
+                inbox: &mrs[3],
+            },
+        ];
+        let latency = Latency {
+            size: SIZE as u32,
+            iters: options.iters,
+            doorbell: self.doorbell,
+            wait_deadline: options.wait_deadline,
+        };
+        let mut run = latency.launch(&module, &stream, ends)?;
+        let report = finish(&mut run, effort)?;
+        world.with_nic(|nic| nic.heal());
+        if let Some(wrong) = self.judge(&world, &report, effort, options.depth) {
+            return Ok(Some(wrong));
+        }
+        if effort.ending != Ending::Done {
+            return Ok(None);
+        }
+        let bytes = memory.to_vec()?;
+        for inbox in [1, 3] {
+            let message = &bytes[(inbox * SIZE) as usize..((inbox + 1) * SIZE) as usize];
+            if message[SIZE as usize - 8..] != options.iters.to_le_bytes() {
+                return Ok(Some("the last message is not there".into()));
+            }
+        }
+        use_again(&world, &module, &stream, &[&first, &second])
     }
-    match &outcome.report {
-        Err(error) => return Some(error.to_string()),
-        Ok(report) => {
-            if let Err(error) = report.check() {
-                return Some(error.to_string());
+
+    /// What is wrong with a run that is over.
+    fn judge(
+        &self,
+        world: &World,
+        report: &RunReport,
+        effort: Effort,
+        depth: u32,
+    ) -> Option<String> {
+        let mut findings = world.findings().into_iter();
+        if let Some(finding) = findings.next() {
+            return Some(finding);
+        }
+        let errors = report.threads.iter().filter_map(|thread| thread.error);
+        match effort.ending {
+            Ending::Done => {
+                if let Err(error) = report.check() {
+                    return Some(error.to_string());
+                }
+                let posted: u64 = report.threads.iter().map(|thread| thread.posted).sum();
+                let rings = posted
+                    * if self.doorbell == Doorbell::DbEarly {
+                        2
+                    } else {
+                        1
+                    };
+                let rung = world.nic_stats().doorbells;
+                (rung != rings)
+                    .then(|| format!("{posted} posts rang {rung} times, not {rings} (rule O4)"))
+            }
+            Ending::Stopped | Ending::Stalled => errors
+                .filter(|error| !is_stop(*error))
+                .map(|error| format!("a thread that was stopped says: {error}"))
+                .next(),
+            Ending::Refused | Ending::Lossy => {
+                let mut faults = 0;
+                for error in errors {
+                    match error {
+                        ThreadError::Fault(fault) => {
+                            if !self.is_right(fault, effort.ending, depth) {
+                                return Some(format!("a thread says: {error} ({fault:?})"));
+                            }
+                            faults += 1;
+                        }
+                        // The end that waits for the message of one that failed.
+                        ThreadError::Timeout if self.is_latency() => {}
+                        other => return Some(format!("a thread says: {other}")),
+                    }
+                }
+                // Some seeds lose too little.
+                (faults == 0 && effort.ending == Ending::Refused)
+                    .then(|| "refused operations were reported as done".into())
             }
         }
     }
-    (!outcome.verified).then(|| "verified: false".into())
+
+    /// True if the record of a fault is what the NIC said.
+    fn is_right(&self, fault: QpFault, ending: Ending, depth: u32) -> bool {
+        let (syndrome, opcode) = match (ending, self.kernel) {
+            (Ending::Lossy, _) => (Syndrome::TransportRetryExceeded, 13),
+            (_, "wv_read_bw") => (Syndrome::LocalProtection, 13),
+            _ => (Syndrome::RemoteAccess, 13),
+        };
+        match fault.cause {
+            FaultCause::Completion => {
+                (fault.syndrome, fault.opcode) == (syndrome, opcode)
+                    // The simulated NIC's vendor syndromes are those of its checks: never these.
+                    && fault.vendor_syndrome != 0
+                    && fault.vendor_syndrome != 0xff
+                    && u64::from(fault.index) < 1 << 16
+            }
+            // With room for one WQE nothing is flushed behind it.
+            FaultCause::CauseOverwritten => {
+                self.cq == CqForm::Collapsed && depth > 2 && fault.syndrome == Syndrome::Flushed
+            }
+            _ => false,
+        }
+    }
 }
 
-/// What is wrong with a run whose operations are refused: beyond their refusal.
-fn refused_wrongly(outcome: &Outcome) -> Option<String> {
-    if let Some(finding) = outcome.findings.first() {
-        return Some(finding.clone());
+/// Waits for a run, having stopped it if it is to be.
+fn finish(run: &mut Run, effort: Effort) -> Result<RunReport> {
+    if matches!(effort.ending, Ending::Stopped | Ending::Stalled) {
+        for _ in 0..effort.seed % 3 {
+            run.is_finished()?;
+        }
+        run.stop()?;
     }
-    let report = match &outcome.report {
-        Err(error) => return Some(error.to_string()),
-        Ok(report) => report,
-    };
-    let Err(error) = report.check() else {
-        return Some("refused operations were reported as done".into());
-    };
-    let text = error.to_string();
-    let expected = ["access", "protection", "overwritten"]
-        .iter()
-        .any(|word| text.contains(word));
-    (!expected).then_some(text)
+    run.wait(PATIENCE)
+}
+
+fn is_stop(error: ThreadError) -> bool {
+    match error {
+        ThreadError::Stopped => true,
+        ThreadError::Fault(fault) => fault.cause == FaultCause::Abandoned,
+        _ => false,
+    }
+}
+
+/// The queues' next user writes to all slots that are free; says what is wrong with that.
+fn use_again(
+    world: &World,
+    module: &Module,
+    stream: &Stream,
+    qps: &[&ExportedQp],
+) -> Result<Option<String>> {
+    let kernel = module.kernel("next_user")?;
+    for qp in qps {
+        let params = qp.handle().to_le_bytes();
+        // SAFETY: the kernel's parameter is the address of a handle; it accesses the QP's memory, which the view keeps.
+        #[allow(unsafe_code)]
+        let launch = unsafe {
+            stream.launch(
+                &kernel,
+                LaunchShape::linear(1, 1),
+                &params,
+                View::new().qp(qp),
+            )
+        };
+        launch?.wait(PATIENCE)?;
+    }
+    Ok(world
+        .findings()
+        .into_iter()
+        .next()
+        .map(|finding| format!("the next user: {finding}")))
+}
+
+fn load(gpu: &GpuContext, code: Code<'_>) -> Result<Module> {
+    Module::load(gpu, "changed", &(code(gpu)? + NEXT_USER))
+}
+
+/// A module that costs nothing to load.
+fn stub() -> String {
+    format!(
+        ".version 8.2\n.target sm_70\n.address_size 64\n.visible .global .align 4 .u32 {} = {};\n",
+        "wv_device_abi",
+        abi::VERSION
+    )
+}
+
+/// Completions stay away from the CQs that `which` chooses by number.
+fn stall(world: &World, which: impl Fn(usize) -> bool) {
+    world.with_nic(|nic| {
+        let objects = nic.live_objects();
+        let cqs = objects
+            .iter()
+            .filter(|object| object.to_string().starts_with("CQ"));
+        for (_, cq) in cqs.enumerate().filter(|(n, _)| which(*n)) {
+            nic.inject(InjectedFault::StuckCq { cqn: cq.id });
+        }
+    });
+}
+
+/// Two NICs, and a cable that loses a third of all packets.
+fn lossy_world(options: &Options) -> World {
+    World::builder()
+        .seed(options.seed)
+        .scheduler(options.scheduler)
+        .check(options.check)
+        .nics(2)
+        .cable(CablePlan {
+            loss_ppm: 330_000,
+            ..CablePlan::default()
+        })
+        .gpu_config(|gpu| gpu.step_budget = 3_000_000)
+        .build()
 }
 
 impl fmt::Display for Mode {

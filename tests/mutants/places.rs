@@ -209,6 +209,23 @@ pub(crate) fn body<'a>(ptx: &'a str, kernel: &str) -> impl Iterator<Item = (usiz
     })
 }
 
+/// The module with this kernel alone, on the same lines.
+pub(crate) fn kernel_alone(ptx: &str, kernel: &str) -> String {
+    let entry = format!("{kernel}(");
+    let mut keeps = true;
+    let mut out = String::with_capacity(ptx.len() / 2);
+    for text in ptx.lines() {
+        if text.contains(".entry") {
+            keeps = text.contains(&entry);
+        }
+        if keeps {
+            out += text;
+        }
+        out.push('\n');
+    }
+    out
+}
+
 fn opcode(text: &str) -> &str {
     text.split([' ', '\t', ';']).next().unwrap_or_default()
 }

@@ -46,15 +46,15 @@ fn sequence(buffer: &mut Buffer, size: u32) -> Sequence {
 #[test]
 fn a_sequence_number_is_the_last_eight_bytes_or_the_last_one() {
     let mut queue = Queue::new(8, true, 0);
-    let mut sq = open!(queue, Exclusive, Db, Collapsed).unwrap();
+    let sq = open!(queue, Exclusive, Db, Collapsed).unwrap();
     for size in [1, 7, 8, 9, 64] {
         let mut buffer = Buffer([0xd1; 64]);
         let sequence = sequence(&mut buffer, size);
         sequence.store(0x0102_0304_0506_0708);
-        assert_eq!(sequence.wait(0x0102_0304_0506_0708, &mut sq), Ok(()));
+        assert_eq!(sequence.wait(0x0102_0304_0506_0708, &sq), Ok(()));
         if size < 8 {
             // The rest of the number is not there, so this one is the same.
-            assert_eq!(sequence.wait(0x08, &mut sq), Ok(()));
+            assert_eq!(sequence.wait(0x08, &sq), Ok(()));
             assert_eq!(
                 buffer.0[56..],
                 [0xd1, 0xd1, 0xd1, 0xd1, 0xd1, 0xd1, 0xd1, 8]
@@ -67,18 +67,19 @@ fn a_sequence_number_is_the_last_eight_bytes_or_the_last_one() {
 }
 
 #[test]
-fn a_wait_for_a_message_ends_by_deadline_and_by_an_error_of_ours() {
+fn a_wait_for_a_message_ends_by_deadline_and_by_fault() {
     let mut queue = Queue::new(8, true, 0);
     let mut sq = open!(queue, Exclusive, Db, Collapsed).unwrap();
     let mut buffer = Buffer([0; 64]);
     let sequence = sequence(&mut buffer, 8);
     sq.set_deadline(1_000_000);
-    assert_eq!(sequence.wait(1, &mut sq), Err(Error::Timeout));
-    // Our own message failed: its answer will never come.
+    assert_eq!(sequence.wait(1, &sq), Err(Error::Timeout));
+    // Our own message failed, as its wait has found: its answer will never come.
     sq.set_deadline(60_000_000_000);
-    sq.post_write(LOCAL, crate::REMOTE, 8).unwrap();
+    let ticket = sq.post_write(LOCAL, crate::REMOTE, 8).unwrap();
     queue.complete(0, 0, 0xd, 0x13, 0x88);
-    let Err(Error::Fault(state)) = sequence.wait(1, &mut sq) else {
+    assert!(matches!(sq.wait(ticket), Err(Error::Fault(_))));
+    let Err(Error::Fault(state)) = sequence.wait(1, &sq) else {
         panic!("the error was not seen");
     };
     assert_eq!(

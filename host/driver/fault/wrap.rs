@@ -17,6 +17,9 @@ use crate::teardown::deadline_after;
 
 type Result<T> = std::result::Result<T, DriverError>;
 
+/// By call and object: how many times more, and until when.
+type Pending = HashMap<(&'static str, u64), (u64, Instant)>;
+
 /// A driver in front of another.
 #[derive(Debug)]
 pub(super) struct Faulty<T: ?Sized> {
@@ -24,7 +27,7 @@ pub(super) struct Faulty<T: ?Sized> {
     faults: Faults,
     device: Device,
     /// Streams and events that are pending by plan: by which, and until when.
-    pending: Mutex<HashMap<(&'static str, u64), (u64, Instant)>>,
+    pending: Mutex<Pending>,
 }
 
 impl<T: ?Sized> Faulty<T> {
@@ -163,8 +166,8 @@ impl Gpu for Faulty<dyn Gpu> {
     fn write_ordering(&self) -> WriteOrdering {
         self.inner.write_ordering()
     }
-    fn counters(&self, stream: GpuHandle) -> Option<LaunchCounters> {
-        self.inner.counters(stream)
+    fn counters(&self, event: GpuHandle) -> Option<LaunchCounters> {
+        self.inner.counters(event)
     }
 
     fn close_dmabuf(&self, fd: i32) -> Result<()> {
@@ -186,6 +189,8 @@ impl Gpu for Faulty<dyn Gpu> {
         Makes alloc(len: u64, label: &str) -> u64, None, |addr: &u64| Some(*addr);
         Undoes free(addr: u64) -> (), Some(addr), |()| None;
         Uses copy_to_device(addr: u64, bytes: &[u8]) -> (), Some(addr), |()| None;
+        Uses copy_rows_to_device(addr: u64, pitch: u64, width: u64, bytes: &[u8]) -> (), Some(addr), |()| None;
+        Uses fill(addr: u64, len: u64, byte: u8) -> (), Some(addr), |()| None;
         Uses copy_from_device(bytes: &mut [u8], addr: u64) -> (), Some(addr), |()| None;
         Makes alloc_host_mapped(len: u64, label: &str) -> u64, None, |addr: &u64| Some(*addr);
         Undoes free_host_mapped(addr: u64) -> (), Some(addr), |()| None;

@@ -25,7 +25,7 @@ use self::memory::{Kind, Memory, PAGE};
 use self::stream::{Launch, MOST_BLOCK, Mark, RESIDENT, Streams};
 use super::{
     DriverError, DriverErrorKind, Gpu, GpuHandle, LaunchCounters, LaunchShape, Progress,
-    WriteOrdering,
+    WriteOrdering, rows,
 };
 use crate::ptx;
 
@@ -34,6 +34,7 @@ type Result<T> = std::result::Result<T, DriverError>;
 /// The host as a GPU.
 pub(crate) struct HostGpu {
     bus: Arc<Bus>,
+    write_ordering: WriteOrdering,
     /// Says whether an address is that of a doorbell page.
     is_page: Box<dyn Fn(u64) -> bool + Send + Sync>,
     /// Dropped before the memory that its kernels use.
@@ -61,9 +62,11 @@ impl Objects {
 }
 
 impl HostGpu {
-    /// A GPU on `bus`, whose dmabufs it uses. `is_page` knows the doorbell pages that can be mapped.
+    /// A GPU on `bus`, whose dmabufs it uses. Its threads see what a NIC writes in the order in which it is written, whatever
+    /// the GPU says of that (`write_ordering`). `is_page` knows the doorbell pages that can be mapped.
     pub(crate) fn new(
         bus: Arc<Bus>,
+        write_ordering: WriteOrdering,
         is_page: impl Fn(u64) -> bool + Send + Sync + 'static,
     ) -> Self {
         Self {
@@ -71,6 +74,7 @@ impl HostGpu {
             memory: Mutex::new(Memory::new(bus.clone())),
             objects: Mutex::default(),
             is_page: Box::new(is_page),
+            write_ordering,
             bus,
         }
     }
@@ -153,6 +157,22 @@ impl Gpu for HostGpu {
         const CALL: &str = "copy_to_device";
         self.require_alive(CALL)?;
         self.memory().write(CALL, addr, bytes)
+    }
+
+    fn copy_rows_to_device(&self, addr: u64, pitch: u64, width: u64, bytes: &[u8]) -> Result<()> {
+        const CALL: &str = "copy_rows_to_device";
+        self.require_alive(CALL)?;
+        let memory = self.memory();
+        rows::copy_rows(CALL, (addr, pitch, width), bytes, |at, row| {
+            memory.write(CALL, at, row)
+        })
+    }
+
+    fn fill(&self, addr: u64, len: u64, byte: u8) -> Result<()> {
+        const CALL: &str = "fill";
+        self.require_alive(CALL)?;
+        let memory = self.memory();
+        rows::fill((addr, len, byte), |at, part| memory.write(CALL, at, part))
     }
 
     fn copy_from_device(&self, bytes: &mut [u8], addr: u64) -> Result<()> {
@@ -239,8 +259,7 @@ impl Gpu for HostGpu {
     }
 
     fn write_ordering(&self) -> WriteOrdering {
-        // DMA of a simulated NIC is ordered as `HostWindows` says; of a real one, as PCIe orders writes to host memory.
-        WriteOrdering::AllDevices
+        self.write_ordering
     }
 
     fn flush_writes(&self) -> Result<()> {

@@ -8,7 +8,7 @@ mod gpu;
 #[allow(unsafe_code)]
 mod nic;
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub use warpverbs_sim_gpu::{
     Check, GpuConfig, OrderReport, Scheduler, Script, explore, kernels as kernels_of,
 };
 pub use warpverbs_sim_nic::{
-    Cable, CablePlan, CableStats, InjectedFault, NicConfig, NicStats, Trace,
+    Cable, CablePlan, CableStats, FindingPolicy, InjectedFault, NicConfig, NicStats, Trace,
 };
 
 use self::gpu::SimGpu;
@@ -146,10 +146,26 @@ impl World {
             Processor::Host(..) => {}
         }
         for nic in &self.nics {
-            let mut model = nic.model();
-            model.end_of_run();
-            for finding in model.take_findings() {
-                let line = format!("{}: {finding}", model.config().name);
+            let (name, found) = {
+                let mut model = nic.model();
+                model.end_of_run();
+                (model.config().name.clone(), model.take_findings())
+            };
+            // A GPU is locked before a NIC, so names are looked up when the NIC is free.
+            for finding in found {
+                let mut line = format!("{name}: {finding}");
+                let stores = [
+                    ("record", finding.told.record),
+                    ("doorbell", finding.told.doorbell),
+                ];
+                if let Processor::Simulated(gpu) = &self.processor {
+                    for (what, by) in stores
+                        .into_iter()
+                        .filter_map(|(what, by)| Some((what, by?)))
+                    {
+                        let _ = write!(line, "; the {what}: {}", gpu.access(by));
+                    }
+                }
                 // The end of a run can be judged several times.
                 if !findings.contains(&line) {
                     findings.push(line);
@@ -260,6 +276,12 @@ impl WorldBuilder {
         self
     }
 
+    /// What a NIC's finding does beside being kept: nothing, or the QPs that it concerns fail.
+    pub fn on_finding(mut self, policy: FindingPolicy) -> Self {
+        self.nic.findings = policy;
+        self
+    }
+
     /// Changes other options of the NICs.
     pub fn nic_config(mut self, change: impl FnOnce(&mut NicConfig)) -> Self {
         change(&mut self.nic);
@@ -285,13 +307,15 @@ impl WorldBuilder {
 
     /// Builds NICs that run by themselves, on one thread, in real time and over the process's own memory; the GPU is the
     /// host, whose CPUs run the native build of the embedded kernels. A seed does not replay such a run, and what
-    /// [`Self::scheduler`], [`Self::check`], [`Self::write_ordering`] and [`Self::gpu_config`] say is of no use here.
+    /// [`Self::scheduler`], [`Self::check`] and [`Self::gpu_config`] say is of no use here.
     pub fn build_on_host(self) -> io::Result<World> {
         let parts = self.parts();
         let nics = parts.models.iter().cloned().enumerate().collect();
         let thread = Arc::new(Background::start(&parts.bus, nics)?);
         let pages = thread.clone();
-        let gpu = HostGpu::new(parts.bus.clone(), move |addr| pages.is_page(addr));
+        let gpu = HostGpu::new(parts.bus.clone(), self.write_ordering, move |addr| {
+            pages.is_page(addr)
+        });
         let running = thread.clone();
         let drive = move |number| Drive::Background {
             thread: running.clone(),
@@ -308,6 +332,7 @@ impl WorldBuilder {
                 config.name = format!("sim{number}");
                 // Software that is right does not notice, but there is nothing to be found in flat memory.
                 config.reads_records_early |= self.gpu.check != Check::Fast;
+                config.checks_wqes |= self.gpu.check != Check::Fast;
                 // The last byte tells the NICs apart, and so their GIDs.
                 config.mac[5] = config.mac[5].wrapping_add(number as u8);
                 let model = Arc::new(Mutex::new(NicModel::new(config)));

@@ -497,6 +497,7 @@ impl Nic for SimNic {
             log_max_message: info.log_max_message,
             lid: info.lid,
             gids: info.gids,
+            grh_required: info.grh_required,
         })
     }
 
@@ -551,10 +552,16 @@ fn invalid(call: &'static str, text: String) -> DriverError {
     DriverError::new(call, DriverErrorKind::InvalidArgument, text)
 }
 
+/// What Linux's driver returns when a command was not answered in time.
+const ETIMEDOUT: i32 = 110;
+
 fn refusal(call: &'static str, refused: &CommandError) -> DriverError {
-    let kind = DriverErrorKind::Command {
-        status: refused.status(),
-        syndrome: refused.syndrome(),
+    let kind = match refused.check {
+        model::Check::NoAnswer => DriverErrorKind::Os(ETIMEDOUT),
+        _ => DriverErrorKind::Command {
+            status: refused.status(),
+            syndrome: refused.syndrome(),
+        },
     };
     DriverError::new(call, kind, refused.to_string())
 }

@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use warpverbs_sim_bus::{Posted, Rng};
+use warpverbs_sim_bus::{Party, Posted, Rng};
 
 use super::clocks::{Clock, Known, Snapshot};
 
@@ -23,6 +23,8 @@ pub(super) struct UnderWay {
     pub(super) clock: Clock,
     /// What it carries to the device.
     pub(super) carries: Option<Arc<Snapshot>>,
+    /// For reports.
+    pub(super) by: Party,
     looks: u32,
 }
 
@@ -39,6 +41,7 @@ impl Doorbells {
         epoch: u32,
         clock: Clock,
         carries: Option<Arc<Snapshot>>,
+        by: Party,
     ) {
         self.under_way.push(UnderWay {
             posted,
@@ -46,6 +49,7 @@ impl Doorbells {
             epoch,
             clock,
             carries,
+            by,
             looks: 0,
         });
     }

@@ -3,11 +3,12 @@
 //! Knows: the order of checks, choice of value, and bookkeeping of each.
 //! Must not know: who runs next.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use warpverbs_sim_bus::{
-    Access, Agent, Event, Fault, FenceKind, Memory, MemoryFinding, Order, Posted, Purpose, RmwOp,
-    Rng, Scope, Script, Space,
+    Access, Agent, Event, Fault, FenceKind, Memory, MemoryFinding, Order, Party, Posted, Purpose,
+    RmwOp, Rng, Scope, Script, Space,
 };
 
 use super::agents::{Agents, Place, reach};
@@ -34,6 +35,8 @@ pub struct StrictMemory {
     pub(super) written: WrittenBytes,
     pub(super) agents: Agents,
     doorbells: Doorbells,
+    /// Who made the doorbell that arrived last, by device and queue.
+    rung: HashMap<(u16, u32), Party>,
     pub(super) findings: Findings,
     rng: Rng,
     /// Accesses so far.
@@ -87,6 +90,7 @@ impl StrictMemory {
             written: WrittenBytes::default(),
             agents: Agents::new(if at_gpu_scope { GPU } else { SYSTEM }),
             doorbells: Doorbells::default(),
+            rung: HashMap::new(),
             findings: Findings::default(),
             // A sequence of its own, so that the scheduler's choices do not depend on those made here.
             rng: Rng::scripted(seed ^ 0x7374_7269_6374_6d65, script),
@@ -479,8 +483,13 @@ impl Memory for StrictMemory {
             return false;
         };
         let carries = agent.fenced(distance);
-        self.doorbells
-            .post(posted, slot, agent.epoch(), agent.clock().clone(), carries);
+        let (epoch, clock) = (agent.epoch(), agent.clock().clone());
+        let by = Party {
+            actor: self.agents.actor(slot, epoch),
+            site: access.site,
+            does: "doorbell",
+        };
+        self.doorbells.post(posted, slot, epoch, clock, carries, by);
         true
     }
 
@@ -494,7 +503,20 @@ impl Memory for StrictMemory {
             .agents
             .slot(Agent::Device(device), store.posted.context);
         self.agents.doorbell(slot, store.carries);
+        self.rung.insert((device, store.posted.context), store.by);
         Some(store.posted)
+    }
+
+    fn doorbell_by(&self, device: u16, context: u32) -> Option<Party> {
+        self.rung.get(&(device, context)).copied()
+    }
+
+    fn written_by(&mut self, addr: u64) -> Option<Party> {
+        let part = Part::scalar(addr, 1);
+        let flat = &mut self.flat;
+        let cell = self.table.cell_mut(part.cell, |at| flat.word(at))?;
+        let newest = cell.messages.iter().rfind(|m| m.live & part.mask != 0)?;
+        Some(newest.side.party(&self.agents))
     }
 
     fn follow(&mut self, queue: (u16, u32), peer: (u16, u32)) {

@@ -88,11 +88,7 @@ pub(super) fn query(
     let cq = find(model, uid, request.cqn)?;
     Ok(query_cq::Out {
         cq_context: Cqc {
-            status: if cq.overflowed {
-                CqStatus::Overflow
-            } else {
-                CqStatus::Ok
-            },
+            status: cq.failed.unwrap_or(CqStatus::Ok),
             consumer_counter: (cq.consumer & 0xff_ffff) as u32,
             producer_counter: (cq.producer & 0xff_ffff) as u32,
             ..cq.context

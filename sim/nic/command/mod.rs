@@ -68,14 +68,17 @@ fn copy(from: &[u8], to: &mut [u8]) {
 
 impl NicModel {
     /// Executes one mailbox as firmware does. Whatever the outcome, `output` gets status and syndrome, as much of them as
-    /// fits; what lies behind the answer is zeroed.
+    /// fits; what lies behind the answer is zeroed. A command without answer ([`Check::NoAnswer`]) leaves zeroes, which mean
+    /// nothing.
     pub fn command(&mut self, input: &[u8], output: &mut [u8]) -> Result<(), CommandError> {
         output.fill(0);
         let request = Request::parse(input);
         let opcode = request.map_or(0, |request| request.opcode);
         let planted = self.planted_refusal(opcode);
+        let silence = self.planted_silence(opcode);
         let result = match request {
             _ if self.is_removed() => Err(Check::Removed),
+            _ if silence == Some(false) => Err(Check::NoAnswer),
             _ if planted.is_some() => Err(Check::Planted),
             Ok(request) => {
                 let bytes = input;
@@ -83,6 +86,7 @@ impl NicModel {
             }
             Err(_) => Err(Check::InputLength),
         }
+        .and_then(|()| require(silence.is_none(), Check::NoAnswer))
         .map_err(|check| CommandError {
             opcode,
             check,
@@ -92,6 +96,7 @@ impl NicModel {
         self.note(Event::Command {
             opcode,
             status: result.map_or_else(|error| error.status(), |()| 0),
+            syndrome: result.map_or_else(|error| error.syndrome(), |()| 0),
         });
         if let Err(error) = result {
             self.stats.refused_commands += 1;
@@ -100,7 +105,9 @@ impl NicModel {
                 status: Status::from_code(error.status()),
                 syndrome: error.syndrome(),
             };
-            copy(&reply.emit(), output);
+            if error.check != Check::NoAnswer {
+                copy(&reply.emit(), output);
+            }
         }
         result
     }

@@ -2,6 +2,7 @@
 
 mod commands;
 mod completions;
+mod coverage;
 mod doorbells;
 mod errors;
 mod events;
@@ -12,11 +13,13 @@ mod hostile;
 mod objects;
 mod properties;
 mod receives;
+mod refusals;
 mod replay;
 mod rig;
 mod semantics;
 mod services;
 mod sockets;
+mod tables;
 mod transfers;
 mod transport;
 mod waits;

@@ -360,6 +360,8 @@ fn payload_comes_before_the_cqe_and_its_last_word_last() {
                 (true, Purpose::Payload, relaxed, target.addr, 1024),
                 (false, Purpose::Payload, false, source.addr + 1024, 476),
                 (true, Purpose::Payload, relaxed, target.addr + 1024, 476),
+                // Once more, to see that it is what was fetched.
+                (false, Purpose::Wqe, false, a.ring, 48),
                 (true, Purpose::Cqe, false, cq.ring, 56),
                 (true, Purpose::Cqe, false, cq.ring + 56, 8),
             ]

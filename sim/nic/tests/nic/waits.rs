@@ -1,6 +1,6 @@
 //! What a WQE waits for: a CQ (core-direct), and what its fence says.
 
-use warpverbs_sim_nic::{CablePlan, Event, NicConfig, Trace};
+use warpverbs_sim_nic::{CablePlan, Event, NicConfig};
 use warpverbs_wire::eqe;
 use warpverbs_wire::prm::qpc::QpState;
 use warpverbs_wire::prm::{destroy_cq, destroy_qp};
@@ -190,18 +190,13 @@ fn order(first: Opcode, mode: u8) -> Vec<Event> {
         SIGNALLED | mode << 5,
         &segments(8192),
     );
-    let trace = Trace::new();
-    near.nic().trace(&trace);
+    let trace = near.watch();
     a.ring(&near);
     near.run();
     cq.success(&near);
     cq.success(&near);
     near.assert_no_findings();
-    trace
-        .take()
-        .into_iter()
-        .map(|record| record.event)
-        .collect()
+    near.take_events(&trace)
 }
 
 #[test]
