@@ -31,7 +31,7 @@ MUTANTS = [
     ('an acknowledgement covers a request more', 'answer.rs',
      'self.acknowledge(psn.next());', 'self.acknowledge(psn.next().next());'),
     ('a fence does not hold', 'requester.rs',
-     'operation.fenced && fetching > 0', 'operation.fenced && fetching > 100'),
+     'operation.fence == Fence::Fetching && fetching > 0', 'operation.fence == Fence::Fetching && fetching > 100'),
     ('READ data is taken out of order', 'answer.rs',
      'if psn != oldest {\n            // Data before it is missing.', 'if false && psn != oldest {\n            // Data before it is missing.'),
     ('a wrong key is told as another error', 'answer.rs',
