@@ -365,8 +365,14 @@ impl World {
         (0..self.pairs.len()).try_for_each(|q| self.judge(q, false))
     }
 
+    /// How often an answer did not come in time.
+    pub(crate) fn timeouts(&self) -> u64 {
+        self.rigs.iter().map(|rig| rig.nic().stats().timeouts).sum()
+    }
+
     /// Takes completions and events.
     fn collect(&mut self) {
+        let first = self.setup.first_index as u16;
         for side in 0..2 {
             while let Some(completion) = self.cqs[side].poll(&self.rigs[side]) {
                 let (qpn, counter, opcode, bytes, immediate, error) = match completion {
