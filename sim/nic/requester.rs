@@ -1,6 +1,6 @@
 //! The requester's state: WQEs that were fetched and not completed, and which of their packets are sent and answered.
 //!
-//! Knows: order, windows, PSNs, retries (IBA 9.7.5, 9.7.7).
+//! Knows: order, windows, PSNs, retries (IBA 9.7, 9.7).
 //! Must not know: memory, how a WQE is read (`fetch`) or a packet made (`send`), or what an answer says (`answer`).
 
 use std::collections::VecDeque;
@@ -18,9 +18,9 @@ use crate::sq::SendIndices;
 const MAX_OPERATIONS: usize = 64;
 /// Packets that may be sent beyond the oldest one that is not answered (assumed).
 const SEND_WINDOW: i32 = 128;
-/// PSNs in use at most: half of the numbers must stay behind (IBA 9.7.2), and the largest READ has 2^23 packets.
+/// PSNs in use at most: half of the numbers must stay behind (IBA 9.7), and the largest READ has 2^23 packets.
 const PSN_WINDOW: u32 = Psn::WINDOW - 1;
-/// `rnr_retry` that never ends (IBA 9.7.5.2.8).
+/// `rnr_retry` that never ends (IBA 9.7).
 const ENDLESS: u8 = 7;
 
 /// A WQE in execution.

@@ -17,6 +17,8 @@ type Result<T> = std::result::Result<T, Failure>;
 
 /// How long completions that must come are waited for: retries of timeout 14 take some seconds.
 const LONG: Duration = Duration::from_secs(20);
+/// When retries of timeout 14 must have ended: they took up to 3.8 s.
+const RETRIED: Duration = Duration::from_secs(6);
 /// How long completions are waited for that should not come: released ones came within 73 us.
 const SHORT: Duration = Duration::from_millis(50);
 /// Between two looks at a collapsed CQ: a trailing flush followed within 60 us.
@@ -54,6 +56,14 @@ impl Cause {
         }
     }
 
+    /// How often it is tried: what waits for retries takes seconds on hardware.
+    const fn times(self, times: u32) -> u32 {
+        match self {
+            Self::PeerGone => times.div_ceil(10),
+            _ => times,
+        }
+    }
+
     const fn peer_answers(self) -> bool {
         !matches!(self, Self::Local | Self::PeerGone)
     }
@@ -73,21 +83,13 @@ pub(super) fn all(device: &Device, times: u32) -> Result<Map<String, Value>> {
         Cause::PeerGone,
     ];
     for cause in causes {
-        let times = if cause.peer_answers() {
-            times
-        } else {
-            few(times)
-        };
+        let times = cause.times(times);
         syndromes.insert(cause.name().into(), syndromes_of(device, cause, times)?);
     }
     report.insert("syndromes".into(), syndromes.into());
     let mut records = Map::new();
     for cause in [Cause::Local, Cause::RemoteAccess, Cause::PeerGone] {
-        let times = if cause.peer_answers() {
-            times
-        } else {
-            few(times)
-        };
+        let times = cause.times(times);
         for written in [true, false] {
             let name = format!(
                 "{}, record {}",
@@ -106,11 +108,6 @@ pub(super) fn all(device: &Device, times: u32) -> Result<Map<String, Value>> {
     report.insert("cause-kept".into(), captures.into());
     report.insert("drain-marker".into(), marker(device, times)?);
     Ok(report)
-}
-
-/// Trials that wait for retries take seconds on hardware.
-fn few(times: u32) -> u32 {
-    times.div_ceil(10)
 }
 
 /// What was seen, and how often.
@@ -256,7 +253,7 @@ fn record(device: &Device, cause: Cause, written: bool, times: u32) -> Result<Va
         let patience = match (written, cause) {
             (true, _) => LONG,
             // Until the retries must have ended.
-            (false, Cause::PeerGone) => LONG / 2,
+            (false, Cause::PeerGone) => RETRIED,
             (false, _) => SHORT,
         };
         queue.wait(patience, all)?;
