@@ -7,6 +7,7 @@
 mod args;
 mod failure;
 mod interrupt;
+mod mlx5;
 mod output;
 mod perf;
 mod probe;

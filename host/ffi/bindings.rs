@@ -244,6 +244,8 @@ pub type __be16 = __u16;
 pub type __be32 = __u32;
 pub type __be64 = __u64;
 pub type off_t = __off_t;
+pub const IB_UVERBS_QPF_GRH_REQUIRED: ib_uverbs_query_port_flags = 1;
+pub type ib_uverbs_query_port_flags = ::std::os::raw::c_uint;
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub union ibv_gid {

@@ -112,7 +112,7 @@ pub(crate) fn query_port(port: &PortInfo) -> QueryPortResp {
         // IBV_LINK_LAYER_INFINIBAND, _ETHERNET
         link_layer: if infiniband { 1 } else { 2 },
         // IB_UVERBS_QPF_GRH_REQUIRED
-        flags: u8::from(!infiniband),
+        flags: u8::from(!infiniband || port.grh_required),
     }
 }
 

@@ -29,9 +29,12 @@ const MOST_OUT: usize = 1 << 16;
 /// Where the number of an object lies, in commands that name it and in the answer of those that make it.
 const NUMBER: usize = 8;
 
+/// What events call an object, by its number.
+type Named = fn(u32) -> Option<Queue>;
+
 /// What a command that makes an object leads to: the command that destroys it, and what events call it.
-fn destroyer(create: u16) -> Option<(u16, fn(u32) -> Option<Queue>)> {
-    let nothing: fn(u32) -> Option<Queue> = |_| None;
+fn destroyer(create: u16) -> Option<(u16, Named)> {
+    let nothing: Named = |_| None;
     Some(match create {
         create_cq::In::OPCODE => (destroy_cq::In::OPCODE, |number| Some(Queue::Cq(number))),
         create_qp::In::OPCODE => (destroy_qp::In::OPCODE, |number| Some(Queue::Qp(number))),

@@ -427,7 +427,7 @@ pub(crate) fn modify_srq(call: &mut Call<'_>) -> Result<()> {
     if wanted.attr_mask & LIMIT == 0 {
         return Ok(());
     }
-    if wanted.srq_limit >= srq.max_wr + 1 {
+    if wanted.srq_limit > srq.max_wr {
         return Err(Errno::INVAL);
     }
     let (rmpn, pd) = (srq.rmpn, srq.pdn);

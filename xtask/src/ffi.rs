@@ -18,6 +18,7 @@ const TYPES: &[&str] = &[
     "_compat_ibv_port_attr",
     "ibv_port_attr",
     "ibv_port_state",
+    "ib_uverbs_query_port_flags",
     "ibv_gid_entry",
     "ibv_gid_type",
     "ibv_ah_attr",

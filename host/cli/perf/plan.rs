@@ -150,12 +150,7 @@ fn known_nic(name: &str) -> Result<(), Failure> {
     if name == "sim" {
         return Ok(());
     }
-    #[cfg(target_os = "linux")]
-    if let Err(error) = warpverbs::driver::mlx5::Mlx5::open(name) {
-        return Err(Failure::Run(format!(
-            "no NIC named {name:?}: {error}; use --nic sim"
-        )));
-    }
+    crate::mlx5::open(name)?;
     Err(Failure::Run(format!(
         "NIC {name} opens, but this version runs benchmarks over simulated NICs alone; use --nic sim"
     )))

@@ -735,13 +735,16 @@ impl Nic for Mlx5 {
         if number != 0 {
             return Err(of_errno("query_port", number));
         }
+        let link_layer = if u32::from(attr.link_layer) == ffi::IBV_LINK_LAYER_ETHERNET {
+            LinkLayer::Ethernet
+        } else {
+            LinkLayer::InfiniBand
+        };
         Ok(PortInfo {
             active: attr.state == ffi::IBV_PORT_ACTIVE,
-            link_layer: if u32::from(attr.link_layer) == ffi::IBV_LINK_LAYER_ETHERNET {
-                LinkLayer::Ethernet
-            } else {
-                LinkLayer::InfiniBand
-            },
+            link_layer,
+            grh_required: link_layer == LinkLayer::InfiniBand
+                && u32::from(attr.flags) & ffi::IB_UVERBS_QPF_GRH_REQUIRED != 0,
             mtu: 128u32.checked_shl(attr.active_mtu).unwrap_or(0),
             log_max_message: attr.max_msg_sz.checked_ilog2().unwrap_or(0) as u8,
             lid: attr.lid,
