@@ -372,7 +372,6 @@ impl World {
 
     /// Takes completions and events.
     fn collect(&mut self) {
-        let first = self.setup.first_index as u16;
         for side in 0..2 {
             while let Some(completion) = self.cqs[side].poll(&self.rigs[side]) {
                 let (qpn, counter, opcode, bytes, immediate, error) = match completion {
