@@ -189,10 +189,10 @@ impl World {
             end.received.clear();
             (end.invalidates, end.ordered_to_error) = (false, false);
             (end.rung, end.starved) = (0, false);
-            (end.qp.next, end.rq.next) = (first, 0);
+            (end.qp.next, end.rq.next) = (first, first);
             let record = end.qp.dbr;
             rig.write(record + DBR_SEND as u64, &dbr_word(first).to_le_bytes());
-            rig.write(record + DBR_RECEIVE as u64, &dbr_word(0).to_le_bytes());
+            rig.write(record + DBR_RECEIVE as u64, &dbr_word(first).to_le_bytes());
             let (addr, iova) = (end.good.addr, end.good.iova);
             end.extra = rig.mr_at(rig.pd, addr, ALL as u64, iova, EVERY_RIGHT);
         }
@@ -365,6 +365,11 @@ impl World {
         (0..self.pairs.len()).try_for_each(|q| self.judge(q, false))
     }
 
+    /// How often an answer did not come in time.
+    pub(crate) fn timeouts(&self) -> u64 {
+        self.rigs.iter().map(|rig| rig.nic().stats().timeouts).sum()
+    }
+
     /// Takes completions and events.
     fn collect(&mut self) {
         for side in 0..2 {
@@ -401,8 +406,9 @@ impl World {
                         error,
                     });
                 } else {
+                    let first = self.setup.first_index as u16;
                     end.received.push(Received {
-                        receive: counter.into(),
+                        receive: counter.wrapping_sub(first).into(),
                         bytes,
                         immediate,
                         error,
@@ -460,7 +466,7 @@ impl World {
         Ok(())
     }
 
-    /// A responder raises one event for what it refuses, and none else (IBA 11.6.3).
+    /// A responder raises one event for what it refuses, and none else (IBA 11.6).
     fn judge_events(
         &self,
         side: usize,
