@@ -198,6 +198,12 @@ impl Requester {
         !operation.is_fetching() || fetching < 1 << context.log_sra_max
     }
 
+    /// How many packets from `psn` on the window has room for.
+    pub(crate) fn room_behind(&self, psn: Psn) -> u32 {
+        let used = psn.since(self.oldest);
+        SEND_WINDOW.saturating_sub(used).max(0).unsigned_abs()
+    }
+
     fn may_fetch(&self, indices: &SendIndices) -> bool {
         let tail = self.operations.back();
         // Behind an error, and behind a wait, nothing is fetched.

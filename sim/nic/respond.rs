@@ -159,6 +159,7 @@ impl Work<'_> {
             solicited: false,
             extended,
             payload,
+            bulk: None,
         };
         self.emit_packet(packet);
     }

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use warpverbs_sim_bus::DmaAccess;
+use warpverbs_sim_bus::{CopyFault, DmaAccess};
 use warpverbs_wire::cqe::CqeOpcode;
 use warpverbs_wire::eqe::EventType;
 use warpverbs_wire::prm::qpc::{AtomicMode, QpState};
@@ -109,6 +109,8 @@ impl Responder {
 
 /// Why a request is not executed.
 enum Refusal {
+    /// The packet did not come after all.
+    Missed,
     /// No receive is posted.
     NotReady,
     /// NAK, and the QP goes to ERR.
@@ -129,7 +131,7 @@ impl Work<'_> {
             qpn: self.qpn,
             opcode: packet.opcode,
             psn: packet.psn.get(),
-            bytes: packet.payload.len() as u32,
+            bytes: packet.len() as u32,
         });
         // Packets for a QP that is not ready, or from a port that it is not connected to, are dropped (IBA 9.6).
         let ready = match qp.state {
@@ -164,6 +166,10 @@ impl Work<'_> {
             return;
         }
         let ahead = packet.psn.since(responder.expected);
+        if ahead < 0 && ahead.unsigned_abs() < packet.packets() {
+            let rest = packet.without(ahead.unsigned_abs(), qp.mtu());
+            return self.take_request(&rest);
+        }
         if ahead < 0 {
             return self.take_duplicate(packet);
         }
@@ -186,7 +192,8 @@ impl Work<'_> {
                 self.note_request(packet.opcode);
                 // READs and atomics are acknowledged by their data.
                 if packet.ack_request && (packet.opcode.is_send() || packet.opcode.is_write()) {
-                    self.answer(Answer::Ack { psn: packet.psn });
+                    let psn = packet.psn.plus(packet.packets() - 1);
+                    self.answer(Answer::Ack { psn });
                 }
                 return;
             }
@@ -195,6 +202,7 @@ impl Work<'_> {
         let psn = packet.psn;
         let Some(qp) = self.qp() else { return };
         match refusal {
+            Refusal::Missed => {}
             Refusal::NotReady => {
                 qp.responder.nak_sent = true;
                 self.count(|set| &mut set.out_of_buffer);
@@ -254,6 +262,9 @@ impl Work<'_> {
     /// Length of a packet inside its message: full unless it is the last (IBA 9.7).
     fn check_length(&mut self, packet: &Packet) -> Result<u64, Refusal> {
         let mtu = self.qp().map_or(0, |qp| qp.mtu()) as usize;
+        if packet.bulk.is_some() {
+            return Ok(packet.len());
+        }
         let len = packet.payload.len();
         let fits = match packet.opcode.position() {
             Some(position) if !position.is_last() => len == mtu,
@@ -292,7 +303,22 @@ impl Work<'_> {
         if let Some((bus_addr, access)) = target
             && len > 0
         {
-            if let Err(fault) = self.dma.write(access, bus_addr, &packet.payload) {
+            let written = match packet.bulk {
+                None => self.dma.write(access, bus_addr, &packet.payload),
+                Some(bulk) => {
+                    let from = (bulk.access, bulk.source);
+                    match self.dma.copy(from, (access, bus_addr), len) {
+                        // The sender's memory is gone since: the packet never left, and is missed as one that was lost.
+                        Err(CopyFault::From(_)) => return Err(Refusal::Missed),
+                        Err(CopyFault::To(fault)) => Err(fault),
+                        Ok(()) => {
+                            self.stats.bytes_read += len;
+                            Ok(())
+                        }
+                    }
+                }
+            };
+            if let Err(fault) = written {
                 self.note_fault(keys::object_of(rest.key), &fault);
                 return Err(Refusal::Nak(NakCode::RemoteOperation));
             }
@@ -307,7 +333,7 @@ impl Work<'_> {
             },
             done: done + len,
         });
-        qp.responder.advance(1, ends);
+        qp.responder.advance(packet.packets(), ends);
         if let (Some(posted), Some(immediate)) = (posted, packet.extended.immediate) {
             self.complete_receive(Received {
                 counter: posted.counter,

@@ -172,9 +172,9 @@ impl Work<'_> {
             qpn: self.qpn,
             opcode: packet.opcode,
             psn: packet.psn.get(),
-            bytes: packet.payload.len() as u32,
+            bytes: packet.len() as u32,
         });
-        self.stats.packets_sent += 1;
+        self.stats.packets_sent += u64::from(packet.packets());
         if !self.port.send(self.time.now(), &path, packet) {
             self.stats.packets_lost += 1;
         }

@@ -227,6 +227,14 @@ fn receive(pieces: &[(u16, u16)], trouble: u16, level: u32) -> Receive {
 
 fn run(setup: Setup, actions: &[Action], level: u32) -> Result<(), TestCaseError> {
     let (qps, late) = (setup.qps, setup.late);
+    let Rules {
+        writes,
+        reads,
+        atomics,
+        ..
+    } = setup.rules;
+    let undisturbed = setup.plan == CablePlan::default() && level == 0 && late;
+    let undisturbed = undisturbed && writes && reads && atomics;
     let of = |which: u8| (usize::from(which) / 2 % qps, usize::from(which) % 2);
     let mut world = World::new(setup);
     let fail = TestCaseError::fail;
@@ -285,7 +293,10 @@ fn run(setup: Setup, actions: &[Action], level: u32) -> Result<(), TestCaseError
             }
         }
     }
-    world.finish().map_err(fail)
+    world.finish().map_err(fail)?;
+    // Nothing was lost and nobody refused: everything was answered at once.
+    prop_assert!(!undisturbed || world.timeouts() == 0, "timeouts");
+    Ok(())
 }
 
 fn cases() -> ProptestConfig {

@@ -365,6 +365,11 @@ impl World {
         (0..self.pairs.len()).try_for_each(|q| self.judge(q, false))
     }
 
+    /// How often an answer did not come in time.
+    pub(crate) fn timeouts(&self) -> u64 {
+        self.rigs.iter().map(|rig| rig.nic().stats().timeouts).sum()
+    }
+
     /// Takes completions and events.
     fn collect(&mut self) {
         for side in 0..2 {

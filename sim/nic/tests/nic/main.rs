@@ -12,6 +12,7 @@ mod formats;
 mod hostile;
 mod objects;
 mod properties;
+mod receives;
 mod refusals;
 mod replay;
 mod rig;
