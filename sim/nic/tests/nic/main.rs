@@ -8,6 +8,7 @@ mod errors;
 mod events;
 mod facts;
 mod faults;
+mod fences;
 mod formats;
 mod hostile;
 mod objects;
