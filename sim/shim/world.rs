@@ -64,6 +64,8 @@ pub(crate) struct State {
     pub(crate) subscriptions: Vec<Subscription>,
     /// Contexts made so far.
     pub(crate) uids: u16,
+    /// A thread sends what waits for room in channels.
+    pub(crate) pumping: bool,
 }
 
 /// A NIC, locked for a call.

@@ -314,10 +314,13 @@ impl Report {
             "PTX instructions a post spent waiting",
             figure(self.spin_instructions_per_op),
         );
-        row(
-            "simulator's run time",
-            format!("{:.2} s, no NIC's or GPU's rate", self.seconds),
-        );
+        // The name of every simulated NIC says so.
+        let (what, which) = if self.nic.contains("sim") {
+            ("simulator's run time", "no NIC's or GPU's rate")
+        } else {
+            ("run time", "kernels on CPU threads: no GPU's rate")
+        };
+        row(what, format!("{:.2} s, {which}", self.seconds));
         if let Some(column) = table.column_mut(1) {
             column.set_cell_alignment(CellAlignment::Right);
         }
