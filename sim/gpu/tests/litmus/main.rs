@@ -18,7 +18,7 @@ fn run(table: &[Litmus]) {
 #[test]
 fn message_passing_with_every_release_and_every_acquire() {
     let table = programs::message_passing();
-    assert_eq!(table.len(), 24);
+    assert_eq!(table.len(), 36);
     run(&table);
 }
 
