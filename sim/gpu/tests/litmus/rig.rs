@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use warpverbs_sim_bus::{Access, Bus, Space};
 use warpverbs_sim_gpu::{
-    Check, GpuConfig, GpuModel, LaunchShape, LoadError, ModuleId, OrderFault, OrderReport,
-    memory_of,
+    Check, GpuConfig, GpuError, GpuModel, LaunchShape, LoadError, ModuleId, OrderFault,
+    OrderReport, memory_of,
 };
 
 /// Seeds unless the environment says otherwise.
@@ -114,7 +114,7 @@ impl Litmus {
     }
 
     /// The kernel.
-    fn ptx(&self) -> String {
+    pub(crate) fn ptx(&self) -> String {
         let mut text = String::from(
             ".version 8.6\n.target sm_90\n.address_size 64\n\
              .visible .entry k(.param .u64 p_data, .param .u64 p_out)\n{\n\
@@ -153,7 +153,22 @@ impl Litmus {
         text
     }
 
-    fn run(&self, ptx: &str, seed: u64) -> (Outcome, Vec<OrderReport>) {
+    pub(crate) fn run(&self, ptx: &str, seed: u64) -> (Outcome, Vec<OrderReport>) {
+        let (outcome, reports, _) = self.run_counted(ptx, seed);
+        (outcome, reports)
+    }
+
+    /// The same, with how many reports were not kept.
+    pub(crate) fn run_counted(&self, ptx: &str, seed: u64) -> (Outcome, Vec<OrderReport>, u64) {
+        let ran = self.try_run(ptx, seed);
+        ran.unwrap_or_else(|error| panic!("{} seed {seed}: {error}", self.name))
+    }
+
+    pub(crate) fn try_run(
+        &self,
+        ptx: &str,
+        seed: u64,
+    ) -> Result<(Outcome, Vec<OrderReport>, u64), GpuError> {
         let config = GpuConfig {
             seed,
             check: Check::Strict,
@@ -199,7 +214,7 @@ impl Litmus {
             match gpu.advance(10_000) {
                 Ok(advance) if advance.idle => break,
                 Ok(_) => {}
-                Err(error) => panic!("{} seed {seed}: {error}", self.name),
+                Err(error) => return Err(error),
             }
         }
         assert!(gpu.stream_done(stream).unwrap());
@@ -220,7 +235,8 @@ impl Litmus {
             y: word(data + APART),
             z: word(data + 2 * APART),
         };
-        (outcome, gpu.take_order_reports())
+        let left_out = gpu.order_reports_left_out();
+        Ok((outcome, gpu.take_order_reports(), left_out))
     }
 }
 
