@@ -31,7 +31,9 @@ MUTANTS = [
     ('an acknowledgement covers a request more', 'answer.rs',
      'self.acknowledge(psn.next());', 'self.acknowledge(psn.next().next());'),
     ('a fence does not hold', 'requester.rs',
-     'operation.fence == Fence::Fetching && fetching > 0', 'operation.fence == Fence::Fetching && fetching > 100'),
+     'Fence::Fetching => earlier.any(Operation::is_fetching),', 'Fence::Fetching => false,'),
+    ('a fence of a WQE without packets does not hold', 'requester.rs',
+     '&& !self.holds_back(operation.fence, self.cursor.0)', ''),
     ('READ data is taken out of order', 'answer.rs',
      'if psn != oldest {\n            // Data before it is missing.', 'if false && psn != oldest {\n            // Data before it is missing.'),
     ('a wrong key is told as another error', 'answer.rs',
@@ -68,7 +70,7 @@ def main():
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, copy / name)
     command = ['cargo', 'test', '--quiet', '--package', 'warpverbs-sim-nic', '--test', 'model']
-    environment = {**os.environ, 'PROPTEST_MAX_SHRINK_ITERS': '0', 'RUST_BACKTRACE': '0', 'RUSTFLAGS': '-Awarnings',
+    environment = {**os.environ, 'CARGO_TARGET_DIR': str(TARGET / 'model-mutants-target'), 'PROPTEST_MAX_SHRINK_ITERS': '0', 'RUST_BACKTRACE': '0', 'RUSTFLAGS': '-Awarnings',
                    'PROPTEST_FAILURE_PERSISTENCE': 'off'}
     survivors = []
     wanted = sys.argv[1:]

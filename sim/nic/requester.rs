@@ -172,7 +172,7 @@ impl Requester {
         let Some(operation) = self.operations.get(at) else {
             return false;
         };
-        if !operation.is_waiting() || self.paused.is_some() {
+        if !operation.is_waiting() || operation.packets == 0 || self.paused.is_some() {
             return false;
         }
         if operation.first.plus(packet).since(self.oldest) >= SEND_WINDOW {
@@ -182,9 +182,8 @@ impl Requester {
         if !begins || !(operation.is_fetching() || operation.fence != Fence::None) {
             return true;
         }
-        if operation.fence == Fence::All {
-            let mut earlier = self.operations.iter().take(at);
-            return !earlier.any(Operation::is_waiting);
+        if self.holds_back(operation.fence, at) {
+            return false;
         }
         let fetching = self
             .operations
@@ -192,9 +191,6 @@ impl Requester {
             .take(at)
             .filter(|earlier| earlier.is_fetching() && earlier.is_waiting())
             .count();
-        if operation.fence == Fence::Fetching && fetching > 0 {
-            return false;
-        }
         !operation.is_fetching() || fetching < 1 << context.log_sra_max
     }
 
@@ -246,14 +242,29 @@ impl Requester {
         }
     }
 
-    /// The cursor stands on operations that have packets.
+    /// The cursor stands on operations that have packets, or on one that has none and whose fence still holds: those behind
+    /// start after it.
     fn skip_local(&mut self) {
-        while self
-            .operations
-            .get(self.cursor.0)
-            .is_some_and(|operation| operation.packets == 0 && operation.is_waiting())
-        {
+        while self.operations.get(self.cursor.0).is_some_and(|operation| {
+            operation.packets == 0
+                && operation.is_waiting()
+                && !self.holds_back(operation.fence, self.cursor.0)
+        }) {
             self.cursor = (self.cursor.0 + 1, 0);
+        }
+    }
+
+    /// True while the fence of the operation at a place keeps it from starting.
+    fn holds_back(&self, fence: Fence, at: usize) -> bool {
+        let mut earlier = self
+            .operations
+            .iter()
+            .take(at)
+            .filter(|one| one.is_waiting());
+        match fence {
+            Fence::None => false,
+            Fence::Fetching => earlier.any(Operation::is_fetching),
+            Fence::All => earlier.next().is_some(),
         }
     }
 

@@ -1,5 +1,6 @@
 //! The NIC through its public doors: mailboxes, driver calls, doorbells, and memory.
 
+mod background;
 mod commands;
 mod completions;
 mod coverage;
@@ -8,6 +9,7 @@ mod errors;
 mod events;
 mod facts;
 mod faults;
+mod fences;
 mod formats;
 mod hostile;
 mod objects;
