@@ -565,6 +565,44 @@ fn exporting_is_all_or_nothing() {
     rig.finish();
 }
 
+/// Of several that were exported together one is taken back, and exported again: the others do not notice.
+#[test]
+fn one_of_several_is_unexported() {
+    let rig = rig();
+    let pool = rig.pool(3);
+    let mut qps = rig.exported(&pool);
+    let qp = qps.remove(1);
+    // A clone is the same export.
+    let clone = qp.clone();
+    let Refused { error, value: qp } = qp.unexport().unwrap_err();
+    assert!(matches!(error, Error::Busy { users: 1, .. }), "{error}");
+    drop(clone);
+    let qp = qp.unexport().unwrap();
+    rig.verify(&qps);
+    let version = |handle: u64| {
+        let mut bytes = [0; 4];
+        rig.world
+            .gpu()
+            .copy_from_device(&mut bytes, handle)
+            .unwrap();
+        u32::from_le_bytes(bytes)
+    };
+    let handles: Vec<_> = qps.iter().map(ExportedQp::handle).collect();
+    let between = handles[0].midpoint(handles[1]);
+    assert_ne!(version(handles[0]), 0);
+    assert_eq!(version(between), 0, "every kernel refuses it");
+    let qp = qp.export().unwrap();
+    assert_eq!(
+        (qp.handle(), version(between)),
+        (between, version(handles[0]))
+    );
+    qps.insert(1, qp);
+    rig.verify(&qps);
+    pool.close().unwrap();
+    drop(qps);
+    rig.finish();
+}
+
 #[test]
 fn creating_is_all_or_nothing() {
     let rig = rig();

@@ -21,8 +21,24 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Run a microbenchmark; over the simulators its rates are not those of any hardware
     Perf(PerfArgs),
+    /// Try out what a NIC does where specifications are silent, with rings in host memory and no GPU
+    Probe(ProbeArgs),
     /// Look at PTX
     Ptx(PtxArgs),
+}
+
+/// `probe`.
+#[derive(Debug, Args)]
+pub(crate) struct ProbeArgs {
+    /// NIC: `sim`, or an RDMA device's name
+    #[arg(long, default_value = "sim")]
+    pub(crate) nic: String,
+    /// How often each trial is made; those that wait for retries, a tenth of it
+    #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) trials: u32,
+    /// Compare with this report of another NIC; where they differ the command fails
+    #[arg(long, value_name = "FILE")]
+    pub(crate) against: Option<PathBuf>,
 }
 
 /// `ptx`.

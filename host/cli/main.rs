@@ -9,6 +9,7 @@ mod failure;
 mod interrupt;
 mod output;
 mod perf;
+mod probe;
 mod ptx;
 
 use std::process::ExitCode;
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
     };
     let done = match cli.command {
         Command::Perf(args) => perf::run(&args),
+        Command::Probe(args) => probe::run(&args),
         Command::Ptx(args) => ptx::run(&args.command),
     };
     match done {

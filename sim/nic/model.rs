@@ -505,8 +505,11 @@ impl NicModel {
     fn read_some_record(&mut self, dma: &mut dyn Dma) {
         let rts =
             |(qpn, qp): (u32, &Qp)| (qp.state == QpState::Rts && !qp.has_no_dbr()).then_some(qpn);
-        let sending: Vec<u32> = self.objects.qps.iter().filter_map(rts).collect();
-        if let Some(qpn) = self.schedule.one_of(&sending) {
+        let schedule = &mut self.schedule;
+        let mut all = self.objects.qps.iter_from(|span| schedule.below(span));
+        let sending = all.find_map(rts);
+        drop(all);
+        if let Some(qpn) = sending {
             let mut work = self.work(qpn, dma);
             work.take_record();
             work.settle();

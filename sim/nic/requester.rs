@@ -1,6 +1,6 @@
 //! The requester's state: WQEs that were fetched and not completed, and which of their packets are sent and answered.
 //!
-//! Knows: order, windows, PSNs, retries (IBA 9.7.5, 9.7.7).
+//! Knows: order, windows, PSNs, retries (IBA 9.7, 9.7).
 //! Must not know: memory, how a WQE is read (`fetch`) or a packet made (`send`), or what an answer says (`answer`).
 
 use std::collections::VecDeque;
@@ -18,9 +18,9 @@ use crate::sq::SendIndices;
 const MAX_OPERATIONS: usize = 64;
 /// Packets that may be sent beyond the oldest one that is not answered (assumed).
 const SEND_WINDOW: i32 = 128;
-/// PSNs in use at most: half of the numbers must stay behind (IBA 9.7.2), and the largest READ has 2^23 packets.
+/// PSNs in use at most: half of the numbers must stay behind (IBA 9.7), and the largest READ has 2^23 packets.
 const PSN_WINDOW: u32 = Psn::WINDOW - 1;
-/// `rnr_retry` that never ends (IBA 9.7.5.2.8).
+/// `rnr_retry` that never ends (IBA 9.7).
 const ENDLESS: u8 = 7;
 
 /// A WQE in execution.
@@ -192,6 +192,12 @@ impl Requester {
             .filter(|earlier| earlier.is_fetching() && earlier.is_waiting())
             .count();
         !operation.is_fetching() || fetching < 1 << context.log_sra_max
+    }
+
+    /// How many packets from `psn` on the window has room for.
+    pub(crate) fn room_behind(&self, psn: Psn) -> u32 {
+        let used = psn.since(self.oldest);
+        SEND_WINDOW.saturating_sub(used).max(0).unsigned_abs()
     }
 
     fn may_fetch(&self, indices: &SendIndices) -> bool {

@@ -51,6 +51,25 @@ impl Work<'_> {
         Ok(())
     }
 
+    /// Bus address and ordering of bytes `start..start + len` of an operation's local data, if they lie together in memory.
+    pub(crate) fn whole(
+        &mut self,
+        operation: &Operation,
+        start: u64,
+        len: u64,
+    ) -> Result<Option<(u64, DmaAccess)>, Failed> {
+        let mut found = spans(&operation.pieces, start, len);
+        let (Some(span), None) = (found.next(), found.next()) else {
+            return Ok(None);
+        };
+        let Piece::Memory { key, addr, .. } = *span.piece else {
+            return Ok(None);
+        };
+        let addr = addr.wrapping_add(span.offset);
+        let pd = self.pd();
+        self.local(Some(operation.slot), pd, key, addr, len, Right::LocalRead)
+    }
+
     /// Spreads `data` over an operation's local memory from byte `start` on.
     pub(crate) fn scatter(
         &mut self,

@@ -322,7 +322,7 @@ impl State<'_> {
             RemoteKey::ReadOnly => least == RemoteKey::ReadOnly,
             RemoteKey::Extra => self.extra,
         };
-        // The key of a message without bytes is not looked at (IBA 9.7.4.1).
+        // The key of a message without bytes is not looked at (IBA 9.7).
         if len == 0 || (good && request.remote + len <= self.remote.len()) {
             Ok(())
         } else {

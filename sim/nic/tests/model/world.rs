@@ -395,7 +395,6 @@ impl World {
 
     /// Takes completions and events.
     fn collect(&mut self) {
-        let first = self.setup.first_index as u16;
         for side in 0..2 {
             while let Some(completion) = self.cqs[side].poll(&self.rigs[side]) {
                 let (qpn, counter, opcode, bytes, immediate, error) = match completion {
@@ -430,6 +429,7 @@ impl World {
                         error,
                     });
                 } else {
+                    let first = self.setup.first_index as u16;
                     end.received.push(Received {
                         receive: counter.wrapping_sub(first).into(),
                         bytes,
@@ -489,7 +489,7 @@ impl World {
         Ok(())
     }
 
-    /// A responder raises one event for what it refuses, and none else (IBA 11.6.3).
+    /// A responder raises one event for what it refuses, and none else (IBA 11.6).
     fn judge_events(
         &self,
         side: usize,

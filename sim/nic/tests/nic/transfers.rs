@@ -194,6 +194,32 @@ fn a_qp_connected_to_itself_loops_back() {
     rig.assert_no_findings();
 }
 
+/// `ads.fl`: the path ends at this NIC whatever address it has, or without any.
+#[test]
+fn a_path_with_force_loopback_needs_no_address() {
+    for (gid, mac) in [([0; 16], [0; 6]), ([9; 16], [4; 6])] {
+        let rig = Rig::new();
+        let mut cq = rig.cq(4);
+        let (mut a, b) = (rig.qp(&cq, 4), rig.qp(&cq, 4));
+        for (qpn, peer) in [(a.qpn, b.qpn), (b.qpn, a.qpn)] {
+            rig.command(rig.rst2init(qpn)).unwrap();
+            let mut request = rig.init2rtr(qpn, peer);
+            let path = &mut request.qpc.primary_address_path;
+            (path.fl, path.rgid_rip, path.rmac) = (true, gid, mac);
+            rig.command(request).unwrap();
+            rig.command(rig.rtr2rts(qpn)).unwrap();
+        }
+        let mr = rig.mr(64, ALL_RIGHTS);
+        rig.write(mr.addr, &pattern(8, 1));
+        a.write(&rig, mr.piece(0, 8), mr.piece(32, 8));
+        a.ring(&rig);
+        rig.run();
+        cq.success(&rig);
+        assert_eq!(rig.read(mr.addr + 32, 8), pattern(8, 1));
+        rig.assert_no_findings();
+    }
+}
+
 #[test]
 fn nop_and_dump_complete_in_order_and_move_nothing() {
     let rig = Rig::new();
