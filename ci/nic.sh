@@ -8,7 +8,7 @@
 # counts and times may differ. `--nic sim` runs the simulated NIC twice. Please send both files along with the firmware version.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-nic='' trials=30 out=target/nic
+nic='' trials=30 out=${CARGO_TARGET_DIR:-target}/nic
 while (($#)); do
     case $1 in
     --nic) nic=${2:?--nic needs a device, such as mlx5_0, or sim} ;;

@@ -65,6 +65,9 @@ mod connect;
 pub mod driver;
 mod error;
 mod export;
+#[cfg(target_os = "linux")]
+#[allow(unsafe_code)]
+mod ffi;
 mod kernels;
 #[allow(unsafe_code)]
 mod launch;

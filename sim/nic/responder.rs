@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use warpverbs_sim_bus::{CopyFault, DmaAccess};
 use warpverbs_wire::cqe::CqeOpcode;
 use warpverbs_wire::eqe::EventType;
-use warpverbs_wire::prm::qpc::QpState;
+use warpverbs_wire::prm::qpc::{AtomicMode, QpState};
 use warpverbs_wire::roce::{NakCode, Opcode, Psn, Reth, packets};
 use warpverbs_wire::wqe::{masked_sum, masked_swapped};
 
@@ -514,7 +514,9 @@ impl Work<'_> {
             _ => (masked.address, masked.key, masked.length),
         };
         let Some(qp) = self.qp() else { return Ok(()) };
-        let allowed = qp.context.rae && qp.responder.message.is_none();
+        // Of the modes that the transitions take, one has atomics of fewer than 8 bytes.
+        let sized = size == 8 || qp.context.atomic_mode == AtomicMode::UpTo8;
+        let allowed = qp.context.rae && sized && qp.responder.message.is_none();
         let keep = 1 << qp.context.log_rra_max;
         // Naturally aligned (IBA 9.4).
         if !allowed || !matches!(size, 4 | 8) || address % u64::from(size) != 0 {

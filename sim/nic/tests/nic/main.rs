@@ -1,5 +1,6 @@
 //! The NIC through its public doors: mailboxes, driver calls, doorbells, and memory.
 
+mod background;
 mod commands;
 mod completions;
 mod coverage;
