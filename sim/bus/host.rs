@@ -15,7 +15,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
-use crate::{Fault, FaultKind};
+use crate::{CopyFault, Fault, FaultKind};
 
 /// From so many bytes on, a copy is one string instruction where the processor has fast ones.
 const LONG: usize = 256;
@@ -147,6 +147,37 @@ impl HostWindows {
         Ok(())
     }
 
+    /// Copies from one open window to another, or within one.
+    pub fn copy(&self, from: u64, to: u64, len: u64) -> Result<(), CopyFault> {
+        let outside = |addr| {
+            let detail = "host memory that is not registered with the device";
+            Fault::new(FaultKind::Unmapped, addr, len, detail)
+        };
+        let whole = usize::try_from(len).map_err(|_| CopyFault::From(outside(from)))?;
+        self.check(from, whole).map_err(CopyFault::From)?;
+        self.check(to, whole).map_err(CopyFault::To)?;
+        let mut done = 0;
+        if has_fast_strings() {
+            // The last word follows, as of every write.
+            let body = whole.saturating_sub(64);
+            fence(Ordering::Release);
+            let (source, target) = (from as usize as *const u8, to as usize as *mut u8);
+            // SAFETY: `copy_string` demands that the source is readable and the target writable: both windows are open, so
+            // `HostWindows::open`'s caller vouches for them.
+            unsafe { copy_string(source, target, body) };
+            done = body as u64;
+        }
+        let mut part = [0; 4096];
+        while done < len {
+            let bytes = part.len().min((len - done) as usize);
+            let part = part.get_mut(..bytes).unwrap_or_default();
+            self.read(from + done, part).map_err(CopyFault::From)?;
+            self.write(to + done, part).map_err(CopyFault::To)?;
+            done += bytes as u64;
+        }
+        Ok(())
+    }
+
     /// Loads the 8-byte word at an address of an open window that is a multiple of 8.
     pub fn load(&self, addr: u64, order: Ordering) -> Result<u64, Fault> {
         self.check_word(addr)?;
@@ -176,8 +207,7 @@ fn copy_out(addr: u64, bytes: &mut [u8]) {
         let (from, to) = (addr as usize as *const u8, bytes.as_mut_ptr());
         // SAFETY: `copy_string` demands
         // - that the source is readable: the window is open, so `HostWindows::open`'s caller vouches for it;
-        // - that the destination is writable and nobody else's: it is `bytes`;
-        // - that they do not overlap: nothing holds a Rust reference to bytes of a window.
+        // - that the destination is writable: it is `bytes`, which nobody else has.
         return unsafe { copy_string(from, to, bytes.len()) };
     }
     if let Ok(four) = <&mut [u8; 4]>::try_from(&mut *bytes)
@@ -208,8 +238,7 @@ fn copy_out(addr: u64, bytes: &mut [u8]) {
 fn copy_in(addr: u64, bytes: &[u8]) {
     if bytes.len() >= LONG && has_fast_strings() {
         let (from, to) = (bytes.as_ptr(), addr as usize as *mut u8);
-        // SAFETY: as in `copy_out`, with source and destination exchanged; that the destination is nobody else's is
-        // not demanded of one that is open to several.
+        // SAFETY: as in `copy_out`, with source and destination exchanged.
         return unsafe { copy_string(from, to, bytes.len()) };
     }
     if let Ok(four) = <[u8; 4]>::try_from(bytes)
@@ -251,8 +280,8 @@ fn has_fast_strings() -> bool {
 ///
 /// # Safety
 ///
-/// `from` is readable and `to` writable for `len` bytes, and they do not overlap. Other threads may access bytes of a window
-/// meanwhile: the machine loads and stores each byte once and undivided, as relaxed atomic accesses would, and what an
+/// `from` is readable and `to` writable for `len` bytes. If they overlap, bytes are copied in ascending order. Other threads
+/// may access bytes of a window meanwhile: the machine loads and stores each byte once and undivided, as relaxed atomic accesses would, and what an
 /// `asm` block does to memory is what the machine does.
 #[cfg(target_arch = "x86_64")]
 unsafe fn copy_string(from: *const u8, to: *mut u8, len: usize) {
@@ -349,6 +378,33 @@ mod tests {
                 assert!(around.map(|n| all[n]).all(|byte| byte == 0xee));
             }
         }
+        for (from, to, len) in [
+            (0, 600, 500),
+            (3, 700, 77),
+            (8, 640, 8),
+            (5, 900, 0),
+            (1, 601, 300),
+        ] {
+            let bytes: Vec<u8> = (0..600).map(|n| (n as u8).wrapping_mul(7)).collect();
+            windows.write(base, &bytes).unwrap();
+            windows.write(base + 600, &[0; 600]).unwrap();
+            windows.copy(base + from, base + to, len).unwrap();
+            let mut all = [0; ROOM];
+            windows.read(base, &mut all).unwrap();
+            let (at, end) = (to as usize, (to + len) as usize);
+            assert_eq!(all[at..end], bytes[from as usize..(from + len) as usize]);
+            let around = all[600..at].iter().chain(&all[end..]);
+            assert!(around.clone().all(|byte| *byte == 0));
+        }
+        let end = base + ROOM as u64;
+        assert!(matches!(
+            windows.copy(end, base, 1),
+            Err(CopyFault::From(_))
+        ));
+        assert!(matches!(
+            windows.copy(base, end - 4, 8),
+            Err(CopyFault::To(_))
+        ));
         windows
             .store(base + 8, 0x0102_0304, Ordering::Release)
             .unwrap();

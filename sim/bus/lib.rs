@@ -21,11 +21,12 @@ mod memory;
 mod rng;
 mod script;
 
+use device::by_parts;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use addr::{BAR_SIZE, Region, bar_base, region_of};
-pub use device::{Device, Dma, DmaAccess, Purpose, Step};
+pub use device::{CopyFault, Device, Dma, DmaAccess, Purpose, Step};
 pub use dmabuf::DmabufTable;
 pub use event::{Event, Posted};
 pub use fault::{Fault, FaultKind};
@@ -221,6 +222,18 @@ impl Dma for View<'_> {
             Region::Simulated => self.memory.write(access.by(self.agent), addr, bytes),
             Region::Host => self.host.write(addr, bytes),
             Region::Bar { .. } => Err(peer_to_peer(addr, bytes.len())),
+        }
+    }
+
+    fn copy(
+        &mut self,
+        from: (DmaAccess, u64),
+        to: (DmaAccess, u64),
+        len: u64,
+    ) -> Result<(), CopyFault> {
+        match (region_of(from.1), region_of(to.1)) {
+            (Region::Host, Region::Host) => self.host.copy(from.1, to.1, len),
+            _ => by_parts(self, from, to, len),
         }
     }
 

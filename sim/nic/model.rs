@@ -322,11 +322,7 @@ impl NicModel {
         let id = ObjectId::new(ObjectKind::Cq, cqn);
         let detail = || format!("arm of CQ {cqn:#x} on UAR {page:#x}");
         match self.objects.cqs.get_mut(cqn) {
-            Some(cq) if cq.context.uar_page == page => {
-                if cq.arming.arm(command, cq.producer) {
-                    self.events.raise(eqe::Event::Completion { cqn });
-                }
-            }
+            Some(cq) if cq.context.uar_page == page => self.arm_cq(cqn, command),
             Some(cq) => {
                 let kind = FindingKind::DoorbellWrongPage {
                     rung: page,
@@ -337,6 +333,15 @@ impl NicModel {
             None => self
                 .findings
                 .add(id, None, FindingKind::DoorbellUnknownQp, detail),
+        }
+    }
+
+    /// Takes an arm command of a CQ.
+    pub(crate) fn arm_cq(&mut self, cqn: u32, command: CqArm) {
+        if let Some(cq) = self.objects.cqs.get_mut(cqn)
+            && cq.arming.arm(command, cq.producer)
+        {
+            self.events.raise(eqe::Event::Completion { cqn });
         }
     }
 

@@ -3,6 +3,7 @@
 //! Knows: what of a packet the transport looks at, and how a path turns it into a frame and back.
 //! Must not know: what a QP does with a packet.
 
+use warpverbs_sim_bus::DmaAccess;
 use warpverbs_wire::prm::ads::Ads;
 use warpverbs_wire::prm::qpc::Qpc;
 use warpverbs_wire::roce::{Bth, Ethernet, Extended, Frame, Ip, Opcode, Psn, address};
@@ -36,6 +37,49 @@ pub(crate) struct Packet {
     pub(crate) solicited: bool,
     pub(crate) extended: Extended,
     pub(crate) payload: Vec<u8>,
+    /// What it is instead, if it is several.
+    pub(crate) bulk: Option<Bulk>,
+}
+
+/// Packets that follow each other inside a WRITE and never leave the NIC: they are one, and what they carry is moved when
+/// they arrive, from memory to memory. All are full, and none is the last of its message; the first names them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bulk {
+    pub(crate) packets: u32,
+    /// Bus address of what they carry.
+    pub(crate) source: u64,
+    pub(crate) access: DmaAccess,
+    pub(crate) len: u64,
+}
+
+impl Packet {
+    /// How many it stands for.
+    pub(crate) fn packets(&self) -> u32 {
+        self.bulk.map_or(1, |bulk| bulk.packets)
+    }
+
+    /// Bytes of payload.
+    pub(crate) fn len(&self) -> u64 {
+        self.bulk.map_or(self.payload.len() as u64, |bulk| bulk.len)
+    }
+
+    /// The same without the first `packets`, which are fewer than it stands for.
+    pub(crate) fn without(&self, packets: u32, mtu: u32) -> Self {
+        let bytes = u64::from(packets) * u64::from(mtu);
+        Self {
+            opcode: Opcode::WriteMiddle,
+            psn: self.psn.plus(packets),
+            extended: Extended::default(),
+            payload: Vec::new(),
+            bulk: self.bulk.map(|bulk| Bulk {
+                packets: bulk.packets.saturating_sub(packets),
+                source: bulk.source.wrapping_add(bytes),
+                len: bulk.len.saturating_sub(bytes),
+                ..bulk
+            }),
+            ..*self
+        }
+    }
 }
 
 /// Where a QP's packets go.
@@ -140,7 +184,9 @@ impl Path {
 /// True if an address path ends at this NIC.
 pub(crate) fn leads_here(config: &NicConfig, gids: &Gids, path: &Ads) -> bool {
     let own = gids.mac_of(path.rgid_rip);
+    // Force loopback needs no address.
     match config.link_layer {
+        _ if path.fl => true,
         LinkLayer::Ethernet => own == Some(path.rmac),
         LinkLayer::InfiniBand => path.rlid == config.lid || (path.grh && own.is_some()),
     }
@@ -157,7 +203,7 @@ pub(crate) fn parse(gids: &Gids, bytes: &[u8]) -> Option<Packet> {
         Ip::V6(ip) => (ip.source, ip.destination),
     };
     let is_ours = gids.takes(destination, frame.ethernet.destination)
-        // The membership bit apart, partitions must agree (IBA 10.9.3).
+        // The membership bit apart, partitions must agree (IBA 10.9).
         && frame.bth.pkey & 0x7fff == DEFAULT_PKEY & 0x7fff;
     is_ours.then(|| Packet {
         source: Source::Gid(source),
@@ -168,5 +214,6 @@ pub(crate) fn parse(gids: &Gids, bytes: &[u8]) -> Option<Packet> {
         solicited: frame.bth.solicited,
         extended: frame.extended,
         payload: frame.payload.to_vec(),
+        bulk: None,
     })
 }

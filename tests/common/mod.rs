@@ -55,6 +55,8 @@ pub struct Options {
     pub write_ordering: WriteOrdering,
     /// The host tells the run to stop after it has looked at it so many times.
     pub stop_after: Option<u32>,
+    /// NICs that run by themselves, and the host as a GPU; `WARPVERBS_TEST_ON=host` makes it the default.
+    pub on_host: bool,
 }
 
 impl Default for Options {
@@ -83,6 +85,7 @@ impl Default for Options {
             access: Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ,
             write_ordering: WriteOrdering::Owner,
             stop_after: None,
+            on_host: std::env::var_os("WARPVERBS_TEST_ON").is_some_and(|on| on == "host"),
         }
     }
 }
@@ -162,7 +165,7 @@ impl Options {
             slots: self.slots,
             iters: self.iters,
             // Real time, on a machine that has other things to do.
-            wait_deadline: if on_host() {
+            wait_deadline: if self.on_host {
                 self.wait_deadline.max(Duration::from_secs(5))
             } else {
                 self.wait_deadline
@@ -170,7 +173,6 @@ impl Options {
         }
     }
 
-    /// The devices; `WARPVERBS_TEST_ON=host` chooses NICs that run by themselves and the host as a GPU.
     pub fn world(&self) -> World {
         let builder = World::builder()
             .seed(self.seed)
@@ -187,7 +189,7 @@ impl Options {
                     gpu.step_budget = budget;
                 }
             });
-        if on_host() {
+        if self.on_host {
             builder.build_on_host().unwrap()
         } else {
             builder.build()
@@ -291,11 +293,6 @@ impl Bench {
             live: world.live(),
         })
     }
-}
-
-/// True if tests run over NICs in the background, and the host as a GPU.
-pub fn on_host() -> bool {
-    std::env::var_os("WARPVERBS_TEST_ON").is_some_and(|on| on == "host")
 }
 
 /// Two QPs connected to each other.

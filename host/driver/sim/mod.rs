@@ -341,7 +341,8 @@ impl WorldBuilder {
                 // Software that is right does not notice, but there is nothing to be found in flat memory.
                 config.reads_records_early |= self.gpu.check != Check::Fast;
                 config.checks_wqes |= self.gpu.check != Check::Fast;
-                // The last byte tells the NICs apart, and so their GIDs.
+                // The last byte tells the NICs apart, and so their GIDs; on InfiniBand, their LIDs do.
+                config.lid = config.lid.wrapping_add(number as u16);
                 config.mac[5] = config.mac[5].wrapping_add(number as u8);
                 let model = Arc::new(Mutex::new(NicModel::new(config)));
                 bus.attach(model.clone());

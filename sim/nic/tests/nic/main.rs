@@ -1,5 +1,6 @@
 //! The NIC through its public doors: mailboxes, driver calls, doorbells, and memory.
 
+mod background;
 mod commands;
 mod completions;
 mod coverage;
@@ -8,10 +9,12 @@ mod errors;
 mod events;
 mod facts;
 mod faults;
+mod fences;
 mod formats;
 mod hostile;
 mod objects;
 mod properties;
+mod receives;
 mod refusals;
 mod replay;
 mod rig;
