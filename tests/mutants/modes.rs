@@ -141,8 +141,11 @@ impl Mode {
     }
 
     fn options(&self, effort: Effort) -> Options {
+        // Now and then a crowd, of which many wait for their last operation at the same time.
+        let crowded = self.sharing == Sharing::Gpu && effort.seed % 4 == 2;
         let (threads, qps) = match self.sharing {
             Sharing::Exclusive => (2, 2),
+            Sharing::Gpu if crowded => (24, 2),
             Sharing::Gpu => (6, 2),
         };
         let full = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
@@ -166,6 +169,8 @@ impl Mode {
             // The two sides of the latency kernel wait for each other.
             resident: Some(if self.is_latency() {
                 2
+            } else if crowded {
+                12
             } else {
                 1 + (effort.seed % 3) as u32
             }),
@@ -177,12 +182,11 @@ impl Mode {
                 // Long enough for the host to find it running.
                 Ending::Stopped => 12 * effort.iters,
                 // Some end in the wait for their last operation, some in one for room.
-                Ending::Stalled if effort.seed % 2 == 0 => {
-                    u64::from(depth - 1) / u64::from(threads / qps as u32).max(1)
-                }
+                Ending::Stalled if effort.seed % 2 == 0 => u64::from(depth) / 4,
                 _ => effort.iters,
             }
-            .max(1),
+            .div_ceil(if crowded { 8 } else { 1 })
+            .max(if crowded { 4 } else { 1 }),
             // A READ is refused where it lands: its own region cannot be written.
             access: match (effort.ending, self.kernel) {
                 (Ending::Refused, "wv_read_bw") => Access::REMOTE_READ,

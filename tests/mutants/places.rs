@@ -234,10 +234,11 @@ fn opcode_of<'a>(lines: &[&'a str], line: usize) -> &'a str {
     opcode(lines[line].trim())
 }
 
-/// Strong accesses, fences and segment stores; not the weak accesses to a thread's own results and parameters.
+/// Strong accesses, fences, segment stores and plain loads of what a NIC wrote; not the weak accesses to what is a thread's own.
 fn is_access(text: &str) -> bool {
     text.starts_with("fence")
         || is_segment(text)
+        || is_payload(text)
         || [
             "ld.relaxed",
             "ld.acquire",
@@ -253,6 +254,11 @@ fn is_access(text: &str) -> bool {
 
 fn is_segment(text: &str) -> bool {
     text.starts_with("st.global.v2.b64")
+}
+
+/// A ring's error word.
+fn is_payload(text: &str) -> bool {
+    text.starts_with("ld.global.u64") && text.ends_with("+48];")
 }
 
 fn is_record(text: &str) -> bool {

@@ -2,7 +2,7 @@
 //!
 //! Knows: arguments. A test fails if one of these is found after all, or if another survives.
 
-use warpverbs::{CqForm, Doorbell, Sharing};
+use warpverbs::CqForm;
 
 use crate::modes::Mode;
 use crate::places::{Kind, Mutant};
@@ -16,7 +16,14 @@ pub(crate) struct Survivor {
     pub(crate) why: &'static str,
 }
 
-pub(crate) const SURVIVORS: &[Survivor] = &[];
+pub(crate) const SURVIVORS: &[Survivor] = &[Survivor {
+    kinds: &[Kind::Gpu, Kind::Cta, Kind::Weak],
+    place: ("ld.relaxed.sys.u64 +48", ""),
+    applies: |mode| mode.is_latency() && mode.cq == CqForm::Collapsed,
+    why: "An end of the latency kernel has one message outstanding, whose completion it waits for before it posts another: no \
+          flush follows an error completion, nothing overwrites it, and the fence behind the load of its last 8 bytes (O6) \
+          orders this load after its write. (In the bandwidth kernels flushes may follow, and the change is found.)",
+}];
 
 /// Why the change changes nothing, if it is known to.
 pub(crate) fn reason(mode: &Mode, mutant: &Mutant) -> Option<&'static str> {

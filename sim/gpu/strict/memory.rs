@@ -3,7 +3,8 @@
 //! Knows: the order of checks, choice of value, and bookkeeping of each.
 //! Must not know: who runs next.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use warpverbs_sim_bus::{
     Access, Agent, Event, Fault, FenceKind, Memory, MemoryFinding, Order, OrderFault, Party,
@@ -12,7 +13,7 @@ use warpverbs_sim_bus::{
 
 use super::agents::{Agents, Path, reach};
 use super::cell::Cell;
-use super::clocks::{Clock, DISTANCES, Releases, merged};
+use super::clocks::{Clock, DISTANCES, Releases, Snapshot, merged};
 use super::doorbells::Doorbells;
 use super::message::{Message, Side, Strength, bits};
 use super::race::{self, Findings};
@@ -36,6 +37,8 @@ pub struct StrictMemory {
     doorbells: Doorbells,
     /// Who made the doorbell that arrived last, by device and queue.
     rung: HashMap<(u16, u32), Party>,
+    /// By thread: the last completion that it has loaded and that it knew nothing of, with what that carried.
+    learned: BTreeMap<u32, (Party, Arc<Snapshot>)>,
     findings: Findings,
     rng: Rng,
     /// Accesses so far.
@@ -85,6 +88,7 @@ impl StrictMemory {
             agents: Agents::new(if at_gpu_scope { GPU } else { SYSTEM }),
             doorbells: Doorbells::default(),
             rung: HashMap::new(),
+            learned: BTreeMap::new(),
             findings: Findings::default(),
             // A sequence of its own, so that the scheduler's choices do not depend on those made here.
             rng: Rng::scripted(seed ^ 0x7374_7269_6374_6d65, script),
@@ -184,6 +188,13 @@ impl StrictMemory {
                         .cloned()
                         .flatten()
                         .map(|r| (r, distance));
+                }
+                if let Some((carried, _)) = entry
+                    && message.side.purpose == Purpose::Cqe
+                    && !message.side.is_before(&agent.clock)
+                {
+                    self.learned
+                        .insert(side.slot, (side.party(&self.agents), carried.clone()));
                 }
             }
         }
@@ -554,15 +565,18 @@ impl StrictMemory {
                     .filter(|m| m.side.purpose == Purpose::Payload)
                 {
                     if !message.side.is_before(&agent.clock) {
+                        let learned = self.learned.values().rev().find(|(_, carried)| {
+                            let known = carried.to_clock();
+                            message.side.is_before(&known)
+                        });
                         let addr = at + n as u64 * CELL;
                         let weak = super::message::Weakness::Weak;
-                        found.push(race::conflict(
-                            &message.side,
-                            &side,
-                            weak,
-                            addr,
-                            &self.agents,
-                        ));
+                        let conflict =
+                            race::conflict(&message.side, &side, weak, addr, &self.agents);
+                        found.push(MemoryFinding {
+                            learned: learned.map(|(party, _)| *party),
+                            ..conflict
+                        });
                     }
                 }
             }
@@ -908,6 +922,7 @@ impl Memory for StrictMemory {
                 object: String::new(),
                 earlier: None,
                 later,
+                learned: None,
                 missing: fault.to_string(),
             },
             String::new,

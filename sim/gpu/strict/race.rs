@@ -71,6 +71,7 @@ pub(super) fn conflict(
         object: String::new(),
         earlier: Some(earlier.party(agents)),
         later: later.party(agents),
+        learned: None,
         missing: missing(kind, earlier, later, agents),
     }
 }
@@ -83,6 +84,7 @@ pub(super) fn uninitialised(reader: &Side, addr: u64, agents: &Agents) -> Memory
         object: String::new(),
         earlier: None,
         later: reader.party(agents),
+        learned: None,
         missing: "nobody has written these bytes (rule O1: every byte that a work request declares is written)".into(),
     }
 }
