@@ -32,6 +32,8 @@ pub(crate) enum Ending {
     Done,
     /// With error completions: the destination forbids what is done to it.
     Refused,
+    /// The same with so few operations that the first is seen in the wait for the last.
+    RefusedLast,
     /// Before its time: the host stops it.
     Stopped,
     /// The same while completions stay away: every thread ends in a wait, and of each kind some do.
@@ -41,9 +43,10 @@ pub(crate) enum Ending {
 }
 
 impl Ending {
-    pub(crate) const ALL: [Self; 5] = [
+    pub(crate) const ALL: [Self; 6] = [
         Self::Done,
         Self::Refused,
+        Self::RefusedLast,
         Self::Stopped,
         Self::Stalled,
         Self::Lossy,
@@ -64,6 +67,7 @@ pub(crate) struct Effort {
 pub(crate) type Code<'a> = &'a dyn Fn(&GpuContext) -> Result<String>;
 
 const SIZE: u64 = 64;
+const SLOTS: u32 = 4;
 
 /// A kernel of the queue's next user: it writes to every slot that is free, as a post of as many WQEs would. A run before it
 /// that is over must have ordered what the NIC did to those slots.
@@ -125,8 +129,12 @@ impl Mode {
 
     /// How runs of the mode end.
     pub(crate) fn endings(&self) -> Vec<Ending> {
-        // In the bandwidth kernels errors with others behind them come of refusals.
-        let fits = |ending: &Ending| *ending != Ending::Lossy || self.is_latency();
+        // In the bandwidth kernels errors with others behind them come of refusals; an end of the other waits for each message.
+        let fits = |ending: &Ending| match ending {
+            Ending::Lossy => self.is_latency(),
+            Ending::RefusedLast => !self.is_latency(),
+            _ => true,
+        };
         Ending::ALL.into_iter().filter(fits).collect()
     }
 
@@ -177,20 +185,26 @@ impl Mode {
             qps,
             depth,
             size: SIZE as u32,
-            slots: 4,
+            slots: SLOTS,
             iters: match effort.ending {
                 // Long enough for the host to find it running.
                 Ending::Stopped => 12 * effort.iters,
                 // Some end in the wait for their last operation, some in one for room.
                 Ending::Stalled if effort.seed % 2 == 0 => u64::from(depth) / 4,
+                Ending::RefusedLast if self.sharing == Sharing::Gpu => 1,
+                Ending::RefusedLast => 3.min(u64::from(depth) - 1),
                 _ => effort.iters,
             }
             .div_ceil(if crowded { 8 } else { 1 })
-            .max(if crowded { 4 } else { 1 }),
+            .max(if crowded && effort.ending == Ending::Done {
+                u64::from(SLOTS)
+            } else {
+                1
+            }),
             // A READ is refused where it lands: its own region cannot be written.
             access: match (effort.ending, self.kernel) {
-                (Ending::Refused, "wv_read_bw") => Access::REMOTE_READ,
-                (Ending::Refused, _) => Access::LOCAL_WRITE,
+                (Ending::Refused | Ending::RefusedLast, "wv_read_bw") => Access::REMOTE_READ,
+                (Ending::Refused | Ending::RefusedLast, _) => Access::LOCAL_WRITE,
                 _ => full,
             },
             wait_deadline: match effort.ending {
@@ -357,7 +371,7 @@ impl Mode {
                 .filter(|error| !is_stop(*error))
                 .map(|error| format!("a thread that was stopped says: {error}"))
                 .next(),
-            Ending::Refused | Ending::Lossy => {
+            Ending::Refused | Ending::RefusedLast | Ending::Lossy => {
                 let mut faults = 0;
                 for error in errors {
                     match error {
@@ -373,7 +387,7 @@ impl Mode {
                     }
                 }
                 // Some seeds lose too little.
-                (faults == 0 && effort.ending == Ending::Refused)
+                (faults == 0 && effort.ending != Ending::Lossy)
                     .then(|| "refused operations were reported as done".into())
             }
         }

@@ -175,6 +175,18 @@ pub(crate) fn mutants(ptx: &str, place: &Place) -> Vec<Mutant> {
                     (load, lines[place.line].into()),
                 ],
             );
+        } else if let Some(load) = error_load_behind(&lines, place.line) {
+            // Behind a branch: the register is nobody's on the other side of it.
+            add(
+                Kind::LoadBeforeFence,
+                vec![
+                    (
+                        place.line,
+                        format!("{}\n{}", lines[load], lines[place.line]),
+                    ),
+                    (load, String::new()),
+                ],
+            );
         }
     }
     if is_segment(text) {
@@ -277,6 +289,21 @@ fn next_access(lines: &[&str], line: usize) -> Option<usize> {
         }
     }
     None
+}
+
+/// The load of the error word of the CQE whose last 8 bytes were loaded before a fence.
+fn error_load_behind(lines: &[&str], fence: usize) -> Option<usize> {
+    let tail = lines[..fence]
+        .iter()
+        .rev()
+        .take(60)
+        .find(|text| text.contains("+56]"))?;
+    let (base, _) = tail.split_once('[')?.1.split_once("+56]")?;
+    let error = format!("[{base}+48]");
+    (fence..lines.len().min(fence + 300)).find(|at| {
+        let text = lines[*at].trim();
+        text.starts_with("ld.") && text.contains(&error)
+    })
 }
 
 /// The instruction without registers: opcode and offset.

@@ -49,9 +49,10 @@ impl Table {
         let mut out = String::from(
             "# Mutations of the committed PTX\n\n\
              Written by `WARPVERBS_FULL=1 BLESS=1 cargo test --test mutants`. Each change is made to each place that a mode of a\n\
-             kernel executes (sharing, doorbell and CQ form; runs that complete, that are refused and that are stopped), and run\n\
-             with at most 20 seeds under `strict`. Found: a report, a fault, or wrong bytes. \"By seed\" is the largest number of\n\
-             seeds that one of them took.\n\n",
+             kernel executes (sharing, doorbell and CQ form; runs that complete, are refused, are stopped by the host at work or in\n\
+             each kind of wait, and lose packets), and run with at most 20 seeds under `strict`. Found: a report, a fault, wrong\n\
+             bytes, a wrong record of an error, or a wrong number of doorbells. \"By seed\" is the largest number of seeds that\n\
+             one of them took.\n\n",
         );
         let _ = writeln!(
             out,
@@ -128,7 +129,9 @@ pub(crate) fn check_form(table: &str) {
         "docs/mutants.md has another form: write it again"
     );
     for kernel in ["wv_write_bw", "wv_read_bw", "wv_write_lat"] {
-        for kind in Kind::ALL {
+        // One thread and one queue an end: nothing there is acquired or released by a word.
+        let has = |kind: &Kind| *kind != Kind::Relaxed || kernel != "wv_write_lat";
+        for kind in Kind::ALL.iter().filter(|kind| has(kind)) {
             assert!(
                 table.contains(&format!("| `{kernel}` | {kind} |")),
                 "no row for {kind} of {kernel}"
