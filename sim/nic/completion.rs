@@ -151,7 +151,7 @@ impl Work<'_> {
         let Some(cq) = self.objects.cqs.get_mut(cqn) else {
             return false;
         };
-        if cq.stuck {
+        if cq.stuck || self.faults.hides_cqe(cqn, cq.producer) {
             return true;
         }
         if cq.overflowed {

@@ -66,6 +66,13 @@ pub enum InjectedFault {
         /// The CQ.
         cqn: u32,
     },
+    /// The same from a CQE on.
+    StuckCqFrom {
+        /// The CQ.
+        cqn: u32,
+        /// The first CQE that is not written, as a 64-bit index.
+        index: u64,
+    },
     /// The NIC executes commands, and nothing else.
     Silent,
     /// The NIC is gone from the bus: stores vanish, commands fail. It does not come back.
@@ -122,6 +129,13 @@ impl Faults {
 
     pub(crate) fn has(&self, fault: InjectedFault) -> bool {
         self.planted.contains(&fault)
+    }
+
+    /// True if the CQE at an index is not to be written.
+    pub(crate) fn hides_cqe(&self, of: u32, at: u64) -> bool {
+        self.planted.iter().any(|fault| {
+            matches!(fault, InjectedFault::StuckCqFrom { cqn, index } if *cqn == of && *index <= at)
+        })
     }
 
     fn draws(&mut self, ppm: u32) -> bool {

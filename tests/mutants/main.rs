@@ -10,13 +10,13 @@ mod reached;
 mod survivors;
 mod table;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use warpverbs::driver::sim::{Check, Scheduler};
 
-use modes::{Effort, Ending, Mode};
+use modes::{Effort, Ending, KERNELS, Mode};
 use places::{Kind, Mutant, Place};
 use table::{Row, Table};
 
@@ -63,14 +63,9 @@ fn places_of(ptx: &str, mode: &Mode) -> Vec<(Place, Vec<Ending>)> {
     out.into_values().collect()
 }
 
-fn scheduler_of(seed: u64) -> Scheduler {
-    match seed % 4 {
-        0 => Scheduler::Converge,
-        _ => Scheduler::Independent,
-    }
-}
+const SCHEDULERS: [Scheduler; 2] = [Scheduler::Independent, Scheduler::Converge];
 
-/// The first seed that finds the change, and what was found.
+/// The first seed that finds the change, under either scheduler, and what was found.
 fn find(
     kernel: &str,
     mode: &Mode,
@@ -80,16 +75,18 @@ fn find(
 ) -> Option<(u64, String)> {
     let text = mutant.apply(kernel);
     (1..=seeds).find_map(|seed| {
-        endings.iter().find_map(|ending| {
-            let effort = Effort {
-                iters: ITERS,
-                check: Check::Strict,
-                scheduler: scheduler_of(seed),
-                seed,
-                ending: *ending,
-            };
-            let found = mode.run(&|_| Ok(text.clone()), effort);
-            found.map(|found| (seed, found))
+        SCHEDULERS.iter().find_map(|scheduler| {
+            endings.iter().find_map(|ending| {
+                let effort = Effort {
+                    iters: ITERS,
+                    check: Check::Strict,
+                    scheduler: *scheduler,
+                    seed,
+                    ending: *ending,
+                };
+                let found = mode.run(&|_| Ok(text.clone()), effort);
+                found.map(|found| (seed, found))
+            })
         })
     })
 }
@@ -102,7 +99,7 @@ fn untouched_kernels_give_no_report() {
         let text = places::kernel_alone(common::embedded_ptx(), mode.kernel);
         let endings = mode.endings();
         for seed in 1..=seeds {
-            for scheduler in [Scheduler::Independent, Scheduler::Converge] {
+            for scheduler in SCHEDULERS {
                 let effort = Effort {
                     iters: 12,
                     check: match seed % 8 {
@@ -181,12 +178,14 @@ fn every_change_is_found_or_changes_nothing() {
         .into_iter()
         .filter(|mode| full() || in_default_share(mode, Kind::NoFence))
         .collect();
+    let executed = Mutex::new(BTreeSet::new());
     each(&modes, |mode| {
         let started = std::time::Instant::now();
         let kernel = places::kernel_alone(ptx, mode.kernel);
         for (place, endings) in places_of(ptx, mode) {
+            executed.lock().unwrap().insert(place.line);
             for mutant in places::mutants(&kernel, &place) {
-                let reason = survivors::reason(mode, &mutant);
+                let reason = survivors::reason(mode, &mutant, &endings);
                 if !full() && (reason.is_some() || !in_default_share(mode, mutant.kind)) {
                     continue;
                 }
@@ -220,7 +219,15 @@ fn every_change_is_found_or_changes_nothing() {
         }
         println!("{mode}: {:.0?}", started.elapsed());
     });
-    let table = table.into_inner().unwrap();
+    let mut table = table.into_inner().unwrap();
+    let executed = executed.into_inner().unwrap();
+    for kernel in KERNELS {
+        for place in places::places(&places::kernel_alone(ptx, kernel), kernel) {
+            if !executed.contains(&place.line) {
+                table.add_unreached(kernel, place.name);
+            }
+        }
+    }
     let wrong = wrong.into_inner().unwrap();
     println!("{}", table.summary());
     if full() {
