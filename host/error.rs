@@ -52,6 +52,18 @@ pub enum Error {
         /// How many owners hold it besides the caller.
         users: usize,
     },
+    /// A launch was refused: a launch on another stream uses the QP, and one of the two has it for itself.
+    #[error("QP {qpn:#x} is in use by a launch on another stream, and not shared by both")]
+    QpLeased {
+        /// The QP.
+        qpn: u32,
+    },
+    /// The pool has no free place.
+    #[error("all {places} place(s) of the pool are taken")]
+    PoolFull {
+        /// Places that it has.
+        places: u32,
+    },
     /// A kernel still runs: what it uses is kept.
     #[error("kernel {kernel} still runs")]
     Running {
@@ -227,21 +239,27 @@ impl Error {
                 DriverErrorKind::Unsupported => ErrorKind::Unsupported,
                 DriverErrorKind::KernelFault => ErrorKind::Run,
                 DriverErrorKind::DeviceLost => ErrorKind::DeviceLost,
+                // Linux's ETIMEDOUT: the firmware did not answer.
+                DriverErrorKind::Os(110) => ErrorKind::Timeout,
                 DriverErrorKind::Command { .. }
                 | DriverErrorKind::NotFound
                 | DriverErrorKind::Os(_) => ErrorKind::Refused,
             },
             Self::InvalidArgument { .. } => ErrorKind::InvalidArgument,
             Self::Unsupported { .. } | Self::NoPtx { .. } => ErrorKind::Unsupported,
-            Self::Busy { .. } | Self::Running { .. } => ErrorKind::Busy,
+            Self::Busy { .. } | Self::Running { .. } | Self::QpLeased { .. } => ErrorKind::Busy,
+            Self::PoolFull { .. } => ErrorKind::Exhausted,
             Self::Closed { .. } | Self::QpState { .. } => ErrorKind::State,
             Self::ConnectInfo(_) | Self::ModuleAbi { .. } => ErrorKind::Incompatible,
             Self::Timeout { .. } | Self::Undrained { .. } => ErrorKind::Timeout,
             Self::Rollback { first, .. } => first.kind(),
+            // What is busy is so because of something else: of which kind that is matters more.
             Self::Incomplete(report) => report
                 .retained
-                .first()
-                .map_or(ErrorKind::Busy, |retained| retained.kind),
+                .iter()
+                .map(|retained| retained.kind)
+                .find(|kind| *kind != ErrorKind::Busy)
+                .unwrap_or(ErrorKind::Busy),
             Self::Thread { reason, .. } => match reason {
                 ThreadError::Timeout => ErrorKind::Timeout,
                 ThreadError::BadVersion { .. } => ErrorKind::Incompatible,
@@ -257,6 +275,10 @@ impl Error {
             Self::InvalidArgument { cure, .. } | Self::Unsupported { cure, .. } => cure,
             Self::Driver { source, .. } => driver_cure(source.kind),
             Self::Busy { .. } => "drop or close what uses it first",
+            Self::QpLeased { .. } => {
+                "launch on the other launch's stream, wait for it to finish, or share the QP in both"
+            }
+            Self::PoolFull { .. } => "close a QP of the pool first, or create a larger one",
             Self::Running { .. } => "stop its QPs, wait for it, and try again",
             Self::Closed { .. } => "create it again",
             Self::QpState { .. } => {

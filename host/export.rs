@@ -11,18 +11,12 @@ use warpverbs_wire::abi::{self, FaultCause};
 use warpverbs_wire::cqe::Syndrome;
 
 use crate::error::{Error, Refused, Result};
-use crate::resource::{HostWord, QueuePair};
+use crate::resource::{QueuePair, hand_over};
 use crate::teardown::{CloseReport, GRACE};
 
 /// A QP that GPU threads may use. It cannot be modified until [`Self::unexport`] returns it. Clones are the same QP; a launch holds one.
 #[derive(Clone, Debug)]
-pub struct ExportedQp(Arc<Exported>);
-
-#[derive(Debug)]
-struct Exported {
-    qp: QueuePair,
-    stop: HostWord,
-}
+pub struct ExportedQp(Arc<QueuePair>);
 
 /// How a QP stands, as GPU threads left it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,50 +65,53 @@ impl QueuePair {
     /// was stopped is live again; one at fault stays at fault until [`Self::reset`].
     #[allow(clippy::result_large_err, reason = "a refusal hands the QP back")]
     pub fn export(self) -> Result<ExportedQp, Refused<Self>> {
-        let exported = self.hand_over(|queues| {
-            let stop = HostWord::alloc(self.gpu(), "stop word")?;
-            queues.clear_stop()?;
-            queues.write_handle(self.qpn(), self.log_max_message(), stop.addr())?;
-            Ok(stop)
-        });
-        match exported {
-            Ok(stop) => {
-                tracing::debug!(qpn = self.qpn(), "exported");
-                Ok(ExportedQp(Arc::new(Exported { qp: self, stop })))
-            }
+        match hand_over(std::slice::from_ref(&self)) {
+            Ok(()) => Ok(ExportedQp::new(self)),
             Err(error) => Err(Refused { error, value: self }),
+        }
+    }
+
+    /// Hands all of them to the GPU, or none. The handles of neighbours in a pool are written in one copy.
+    pub fn export_all(qps: Vec<Self>) -> Result<Vec<ExportedQp>, Refused<Vec<Self>>> {
+        match hand_over(&qps) {
+            Ok(()) => Ok(qps.into_iter().map(ExportedQp::new).collect()),
+            Err(error) => Err(Refused { error, value: qps }),
         }
     }
 }
 
 impl ExportedQp {
+    fn new(qp: QueuePair) -> Self {
+        tracing::debug!(qpn = qp.qpn(), "exported");
+        Self(Arc::new(qp))
+    }
+
     /// Address of the [`abi::QpHandle`], for a kernel's parameters.
     pub fn handle(&self) -> u64 {
-        self.0.qp.queues().handle_addr()
+        self.0.queues().handle_addr()
     }
 
     /// QP number.
     pub fn qpn(&self) -> u32 {
-        self.0.qp.qpn()
+        self.0.qpn()
     }
 
     /// The QP, to look at.
     pub fn qp(&self) -> &QueuePair {
-        &self.0.qp
+        &self.0
     }
 
     /// Asks all GPU threads to leave the QP. They see it at their next look at the stop word (rule
     /// O10).
     pub fn stop(&self) -> Result<()> {
         tracing::debug!(qpn = self.qpn(), "stop");
-        self.0.stop.store(1)
+        self.0.tell_stop()
     }
 
     /// Where GPU threads have got to. While a kernel runs, the words are each from some moment; the owner of
     /// an exclusive queue keeps its indices in registers and writes them when it ends.
     pub fn progress(&self) -> Result<QpProgress> {
         self.0
-            .qp
             .look(|queues| Ok(QpProgress::of(&queues.read_handle()?)))
     }
 
@@ -122,8 +119,8 @@ impl ExportedQp {
     /// and a fault, go on where they are at the next export; [`QueuePair::reset`] starts over.
     pub fn unexport(self) -> Result<QueuePair, Refused<Self>> {
         let users = Arc::strong_count(&self.0) - 1;
-        let exported = match Arc::try_unwrap(self.0) {
-            Ok(exported) => exported,
+        let qp = match Arc::try_unwrap(self.0) {
+            Ok(qp) => qp,
             Err(shared) => {
                 let error = Error::Busy {
                     what: "exported QP",
@@ -135,14 +132,14 @@ impl ExportedQp {
                 });
             }
         };
-        match exported.qp.take_back() {
+        match qp.take_back() {
             Ok(()) => {
-                tracing::debug!(qpn = exported.qp.qpn(), "unexported");
-                Ok(exported.qp)
+                tracing::debug!(qpn = qp.qpn(), "unexported");
+                Ok(qp)
             }
             Err(error) => Err(Refused {
                 error,
-                value: Self(Arc::new(exported)),
+                value: Self(Arc::new(qp)),
             }),
         }
     }
@@ -157,7 +154,6 @@ impl ExportedQp {
     /// As [`Self::close`], with the time that kernels and outstanding work may take.
     pub fn close_within(self, time: Duration) -> Result<CloseReport, Refused<Self>> {
         self.0
-            .qp
             .take_down(time)
             .map_err(|error| Refused { error, value: self })
     }
@@ -245,7 +241,7 @@ impl fmt::Display for QpFault {
     }
 }
 
-/// A syndrome as IBA 11.6.2 names it, with its number.
+/// A syndrome as IBA 11.6 names it, with its number.
 struct Name(Syndrome);
 
 impl fmt::Display for Name {

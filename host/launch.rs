@@ -6,8 +6,8 @@
 //! One of the files that call `unsafe` functions.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use crate::driver::{
     DriverError, DriverErrorKind, GpuHandle, LaunchCounters, LaunchShape, Progress,
@@ -15,14 +15,14 @@ use crate::driver::{
 use crate::error::{Error, Refused, Result};
 use crate::export::ExportedQp;
 use crate::module::{Kernel, ModuleNode};
-use crate::resource::{Attached, Context, GpuContext, GpuMemory, Kept, MemoryNode, Mr, MrNode};
-use crate::teardown::{Graph, Node, Pin, Shared, Slot, Stage, building, deadline_after, poll};
+use crate::resource::{Attached, Context, GpuContext, GpuMemory, Kept, MemoryNode, Mr};
+use crate::teardown::{Graph, Node, Pin, Shared, Slot, Stage, Wait, building, poll};
 
 /// What a kernel may touch. It borrows what it names, so nothing of it is given up before the launch; the launch then
 /// keeps all of it until the kernel has finished.
 #[derive(Debug, Default)]
 pub struct View<'a> {
-    qps: Vec<&'a ExportedQp>,
+    qps: Vec<(&'a ExportedQp, bool)>,
     mrs: Vec<&'a Mr>,
     memories: Vec<&'a GpuMemory>,
 }
@@ -33,10 +33,19 @@ impl<'a> View<'a> {
         Self::default()
     }
 
-    /// And this QP.
+    /// And this QP, which the kernel has for itself: a launch with it on another stream is refused until this one's kernel
+    /// has finished. Launches on one stream follow each other.
     #[must_use]
     pub fn qp(mut self, qp: &'a ExportedQp) -> Self {
-        self.qps.push(qp);
+        self.qps.push((qp, false));
+        self
+    }
+
+    /// And this QP, which the kernel shares with all threads of the GPU: launches on other streams that share it too may
+    /// run at the same time.
+    #[must_use]
+    pub fn shared_qp(mut self, qp: &'a ExportedQp) -> Self {
+        self.qps.push((qp, true));
         self
     }
 
@@ -111,7 +120,7 @@ impl Stream {
         let _nics = view
             .qps
             .iter()
-            .map(|qp| qp.qp().context())
+            .map(|(qp, _)| qp.qp().context())
             .chain(view.mrs.iter().map(|mr| mr.context()))
             .map(Context::enter)
             .collect::<Result<Vec<_>>>()?;
@@ -166,6 +175,10 @@ struct StreamNode {
 impl Node for StreamNode {
     const NAME: &'static str = "stream";
 
+    fn number(&self) -> Option<u64> {
+        Some(self.handle.0)
+    }
+
     fn destroy(&self) -> Result<()> {
         self.gpu
             .undo("destroy the stream", |gpu| gpu.destroy_stream(self.handle))
@@ -202,6 +215,10 @@ impl EventNode {
 impl Node for EventNode {
     const NAME: &'static str = "event";
 
+    fn number(&self) -> Option<u64> {
+        Some(self.handle.0)
+    }
+
     fn destroy(&self) -> Result<()> {
         self.gpu
             .undo("destroy an event", |gpu| gpu.destroy_event(self.handle))
@@ -220,11 +237,14 @@ impl Node for EventNode {
 /// stop; what the kernel uses is kept for as long as it runs.
 pub struct Launch {
     gpu: GpuContext,
-    stream: GpuHandle,
     kernel: Arc<str>,
     qps: Vec<ExportedQp>,
+    figures: Arc<Figures>,
     node: Shared<LaunchNode>,
 }
+
+/// What a launch counted, once its kernel has finished.
+type Figures = OnceLock<Option<LaunchCounters>>;
 
 impl Launch {
     /// Keeps what the view names, and lets the QPs know.
@@ -245,11 +265,13 @@ impl Launch {
         let qps = view
             .qps
             .iter()
-            .map(|qp| qp.qp().attach())
+            .map(|(qp, shared)| qp.qp().attach(stream.node.id(), *shared))
             .collect::<Result<_>>()?;
+        let figures = Arc::new(OnceLock::new());
         let node = Shared::new(LaunchNode {
             gpu: stream.gpu.clone(),
             kernel: kernel.name().into(),
+            figures: Arc::clone(&figures),
             state: Mutex::new(State::Preparing),
             qps,
             mrs,
@@ -266,9 +288,9 @@ impl Launch {
         })?;
         Ok(Self {
             gpu: stream.gpu.clone(),
-            stream: stream.handle,
             kernel: kernel.name().into(),
-            qps: view.qps.into_iter().cloned().collect(),
+            qps: view.qps.iter().map(|(qp, _)| (*qp).clone()).collect(),
+            figures,
             node,
         })
     }
@@ -287,12 +309,13 @@ impl Launch {
         }
     }
 
-    /// Waits until the kernel has finished, at most `deadline`; returns the counters of the last
-    /// kernel that finished on the stream, where the GPU can count: this one, unless a later one
-    /// has finished too. After a timeout the kernel still runs: wait again, or stop its QPs first.
+    /// Waits until the kernel has finished, at most `deadline`; returns its counters, where the GPU can count. After a
+    /// timeout the kernel still runs: wait again, or stop its QPs first.
     pub fn wait(&mut self, deadline: Duration) -> Result<Option<LaunchCounters>> {
-        poll("a kernel", deadline_after(deadline), || self.is_finished())?;
-        Ok(self.gpu.driver().counters(self.stream))
+        poll("a kernel", Wait::within(deadline), || self.is_finished())?;
+        // If the launch is closed already, it has left them.
+        let _ = self.node.visit(LaunchNode::count);
+        Ok(self.figures.get().copied().flatten())
     }
 
     /// The QPs that its view keeps.
@@ -328,8 +351,9 @@ enum State {
 struct LaunchNode {
     gpu: GpuContext,
     kernel: Arc<str>,
+    figures: Arc<Figures>,
     state: Mutex<State>,
-    mrs: Vec<Arc<Pin<MrNode>>>,
+    mrs: Vec<Kept>,
     memories: Vec<Pin<MemoryNode>>,
     event: Pin<EventNode>,
     stream_handle: GpuHandle,
@@ -356,6 +380,15 @@ impl LaunchNode {
         .map_err(Error::driver("run the kernel"))
     }
 
+    /// Takes the counters of a kernel that has finished. Without an event there are none.
+    fn count(&self) {
+        let recorded = *self.state() == State::Recorded;
+        self.figures.get_or_init(|| {
+            let counters = || self.gpu.driver().counters(self.event.handle);
+            recorded.then(counters).flatten()
+        });
+    }
+
     /// As `progress`; on a dead context no kernel can touch anything any more.
     fn is_over(&self) -> Result<bool> {
         match self.progress() {
@@ -368,10 +401,10 @@ impl LaunchNode {
 impl Node for LaunchNode {
     const NAME: &'static str = "launch";
 
-    fn advance(&self, to: Stage, deadline: Instant) -> Result<()> {
+    fn advance(&self, to: Stage, wait: Wait) -> Result<()> {
         match to {
             Stage::Stopping if !self.is_over()? => self.qps.iter().try_for_each(Attached::stop),
-            Stage::Synced => poll("a kernel", deadline, || self.is_over()),
+            Stage::Synced => poll("a kernel", wait, || self.is_over()),
             _ => Ok(()),
         }
     }
@@ -389,10 +422,8 @@ impl Node for LaunchNode {
                 kernel: self.kernel.to_string(),
             });
         }
-        let kept: Vec<Kept> = self.mrs.iter().map(|mr| mr.clone() as Kept).collect();
-        for qp in &self.qps {
-            qp.settle(&kept);
-        }
+        Attached::settle(&self.qps, &self.mrs);
+        self.count();
         Ok(())
     }
 

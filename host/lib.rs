@@ -4,7 +4,7 @@
 //!
 //! 1. Open a NIC ([`Context`]) and a GPU ([`GpuContext`]) through their drivers ([`driver`]).
 //! 2. Register memory ([`Mr`]), and create queue pairs whose queues lie in GPU memory
-//!    ([`QueuePair`]).
+//!    ([`QueuePair`]; many of them: [`QpPool`]).
 //! 3. Connect them: each end is given the other's [`QueuePair::local_info`], by whatever way the
 //!    application has.
 //! 4. Export them to the GPU ([`QueuePair::export`]) and launch a kernel: a provided one
@@ -65,10 +65,14 @@ mod connect;
 pub mod driver;
 mod error;
 mod export;
+#[cfg(target_os = "linux")]
+#[allow(unsafe_code)]
+mod ffi;
 mod kernels;
 #[allow(unsafe_code)]
 mod launch;
 mod module;
+mod node_kinds;
 pub mod ptx;
 mod resource;
 mod stall;
@@ -83,12 +87,13 @@ pub use kernels::{
 };
 pub use launch::{Launch, Stream, View};
 pub use module::{Kernel, Module};
+pub use node_kinds::{Dependency, NODE_KINDS, NodeKind};
 pub use resource::{
-    Capabilities, Context, CqForm, GpuContext, GpuMemory, HostMemory, Mr, Pd, QpConfig, QueuePair,
-    RemoteMr,
+    Capabilities, Context, CqForm, GpuContext, GpuMemory, HostMemory, Mr, Pd, QpConfig, QpPool,
+    QueuePair, RemoteMr,
 };
 pub use stall::Stall;
-pub use teardown::{CloseReport, Retained, Stage, StageEvent};
+pub use teardown::{CloseReport, NodeId, Retained, Stage, StageEvent};
 /// The byte layouts that this crate shares with kernels and NICs.
 pub use warpverbs_wire as wire;
 

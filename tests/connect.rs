@@ -151,6 +151,43 @@ fn infiniband_ports_work_too() {
 }
 
 #[test]
+fn a_port_that_demands_a_grh_gets_one() {
+    let world = World::builder()
+        .infiniband()
+        .nic_config(|nic| nic.grh_required = true)
+        .build();
+    let nic = Context::open(world.nic()).unwrap();
+    let gpu = GpuContext::open(world.gpu()).unwrap();
+    let pd = Pd::alloc(&nic).unwrap();
+    let config = QpConfig::default().hop_limit(7).traffic_class(0x5a);
+    let (first, _second) = connected_pair(&pd, &gpu, &config).unwrap();
+    let gid = world.nic().query_gid(1, 0).unwrap().unwrap().gid;
+    let path = query(&nic, first.qpn()).primary_address_path;
+    assert_eq!(
+        (path.grh, path.rgid_rip, path.src_addr_index),
+        (true, gid, 0)
+    );
+    assert_eq!((path.hop_limit, path.tclass), (7, 0x5a));
+}
+
+/// No simulated wire carries InfiniBand: said when QPs are connected, not by retries that run out.
+#[test]
+fn infiniband_ports_of_two_nics_do_not_reach_each_other() {
+    let world = World::builder().nics(2).infiniband().build();
+    let gpu = GpuContext::open(world.gpu()).unwrap();
+    let qps: Vec<QueuePair> = (0..2)
+        .map(|number| {
+            let nic = Context::open(world.nic_at(number).unwrap()).unwrap();
+            let pd = Pd::alloc(&nic).unwrap();
+            QueuePair::create(&pd, &gpu, &QpConfig::default()).unwrap()
+        })
+        .collect();
+    let [mut first, second] = <[QueuePair; 2]>::try_from(qps).unwrap();
+    let error = first.connect(&second.local_info()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+}
+
+#[test]
 fn limits_of_the_nic_are_kept() {
     let world = World::builder()
         .nic_config(|nic| {

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Bench, Options, PATIENCE, POISON, edit_kernel, embedded_ptx};
-use warpverbs::driver::sim::InjectedFault;
+use warpverbs::driver::sim::{FindingPolicy, InjectedFault};
 use warpverbs::{
     Access, Bandwidth, Context, CqForm, Direction, Error, ErrorKind, GpuContext, Module, Mr, Pd,
     QpConfig, QpStatus, QueuePair, RemoteMr, Sharing, ThreadError,
@@ -50,6 +50,69 @@ fn remote_access_error(direction: Direction, remote: impl FnOnce(&Bench) -> Remo
     for memory in [&bench.source, &bench.target] {
         let bytes = memory.to_vec().unwrap();
         assert!(bytes == bench.bytes || bytes.iter().all(|byte| *byte == POISON));
+    }
+}
+
+/// A command that is never answered is the driver's timeout, and leaves nothing behind that the host knows of.
+#[test]
+fn a_command_without_answer_is_a_timeout() {
+    use warpverbs::driver::sim::World;
+    use warpverbs_wire::prm::create_qp;
+    let world = World::builder().build();
+    let nic = Context::open(world.nic()).unwrap();
+    let gpu = GpuContext::open(world.gpu()).unwrap();
+    let pd = Pd::alloc(&nic).unwrap();
+    world.with_nic(|model| {
+        model.inject(InjectedFault::NoAnswer {
+            opcode: create_qp::In::OPCODE,
+            executed: false,
+            times: 1,
+        });
+    });
+    let error = QueuePair::create(&pd, &gpu, &QpConfig::default()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+    QueuePair::create(&pd, &gpu, &QpConfig::default()).unwrap();
+    drop((pd, gpu, nic));
+    assert!(world.live().is_empty(), "{:?}", world.live());
+}
+
+/// With the policy `Fail` the first finding ends what it concerns.
+#[test]
+fn a_finding_fails_its_qp_if_asked_to() {
+    for (policy, failed) in [(FindingPolicy::Report, false), (FindingPolicy::Fail, true)] {
+        let options = Options {
+            iters: 20,
+            on_finding: policy,
+            ..Options::default()
+        };
+        let bench = options.bench().unwrap();
+        let qpn = bench.qps[0].qpn();
+        bench.world.with_nic(|model| {
+            // The signature byte means nothing without signatures: a finding, and harmless.
+            model.inject(InjectedFault::FlipWqeByte {
+                qpn,
+                index: 3,
+                byte: 8,
+                mask: 1,
+            });
+        });
+        let mut run = options
+            .bandwidth()
+            .launch(
+                &bench.module,
+                &bench.stream,
+                &bench.qps,
+                &bench.source_mr,
+                &bench.target_mr.remote(),
+            )
+            .unwrap();
+        let report = run.wait(PATIENCE).unwrap();
+        assert_eq!(report.check().is_err(), failed, "{policy:?}");
+        let findings = bench.world.findings();
+        assert!(
+            findings.iter().any(|line| line.contains("wqe-reserved")),
+            "{findings:?}"
+        );
     }
 }
 
@@ -269,7 +332,11 @@ fn a_handle_of_another_version_is_refused_by_the_kernel() {
         report.threads[0].error,
         Some(ThreadError::BadVersion { seen })
     );
-    assert_eq!(report.check().unwrap_err().kind(), ErrorKind::Incompatible);
+    let error = report.check().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Incompatible);
+    // Both versions.
+    let versions = format!("version {seen}, the kernel has version {}", abi::VERSION);
+    assert!(error.to_string().contains(&versions), "{error}");
     assert!(outcome.untouched);
 }
 
@@ -295,7 +362,8 @@ fn a_module_of_another_version_is_refused() {
         ),
         "{error}"
     );
-    assert!(error.to_string().contains("77"), "{error}");
+    let versions = format!("device ABI 77, this crate has {}", abi::VERSION);
+    assert!(error.to_string().contains(&versions), "{error}");
     let foreign = embedded_ptx().replace(abi::VERSION_SYMBOL, "someone_elses_abi");
     let error = Module::load(&gpu, "foreign.ptx", &foreign).unwrap_err();
     assert!(

@@ -216,13 +216,14 @@ fn every_kind_of_doorbell_page_is_tried() {
 
 #[test]
 fn a_refused_close_hands_the_qp_back_and_resumes() {
-    // QP, CQ, mapping, doorbell page, UMEM, memory: in this order.
+    // QP, CQ, mapping, doorbell page, UMEM, stop words, memory: in this order.
     let calls = [
         "destroy",
         "destroy",
         "unmap_uar",
         "free_uar",
         "dereg_umem",
+        "free_host_mapped",
         "free",
     ];
     for (part, call) in calls.into_iter().enumerate() {
@@ -256,7 +257,7 @@ fn a_dropped_qp_whose_destruction_is_refused_keeps_its_memory() {
     setup.fail(0, 1);
     drop(qp);
     assert_eq!(setup.failed(), ["destroy"]);
-    assert_eq!(nic.retained()[0].node, "QP");
+    assert_eq!(nic.retained()[0].node.kind, "QP");
     // The NIC may still fetch from the ring: nothing under the QP has gone.
     assert_eq!(setup.world.live(), before);
     // The PD is in use, by what is retained.

@@ -160,6 +160,16 @@ pub enum Event {
 }
 
 impl Event {
+    /// Its type.
+    pub const fn event_type(&self) -> EventType {
+        match *self {
+            Self::Completion { .. } => EventType::Completion,
+            Self::CqError { .. } => EventType::CqError,
+            Self::Queue { event, .. } | Self::Other(event) => event,
+            Self::Port { .. } => EventType::PortChange,
+        }
+    }
+
     /// The EQE that says so, with owner and signature zero.
     pub fn eqe(&self) -> Eqe {
         let (event_type, event_sub_type, event_data) = match *self {

@@ -137,10 +137,34 @@ pub fn commands() -> &'static [(&'static str, u16)] {
     )
 }
 
+/// Fence modes as they stand in `fm_ce_se`.
+const FENCE_MODES: &[(&str, u64)] = {
+    const fn fence(mode: wqe::FenceMode) -> u64 {
+        (mode.code() as u64) << 5
+    }
+    &[
+        ("MLX5_FENCE_MODE_NONE", fence(wqe::FenceMode::None)),
+        (
+            "MLX5_FENCE_MODE_INITIATOR_SMALL",
+            fence(wqe::FenceMode::InitiatorSmall),
+        ),
+        ("MLX5_FENCE_MODE_FENCE", fence(wqe::FenceMode::Fence)),
+        (
+            "MLX5_FENCE_MODE_STRONG_ORDERING",
+            fence(wqe::FenceMode::StrongOrdering),
+        ),
+        (
+            "MLX5_FENCE_MODE_SMALL_AND_FENCE",
+            fence(wqe::FenceMode::SmallAndFence),
+        ),
+    ]
+};
+
 /// Lists of named constants, with their values.
 pub fn constants() -> &'static [&'static [(&'static str, u64)]] {
     &[
         Opcode::CONSTANTS,
+        FENCE_MODES,
         CqeOpcode::CONSTANTS,
         Syndrome::CONSTANTS,
         Status::CONSTANTS,

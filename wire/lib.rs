@@ -1,8 +1,8 @@
 //! Every byte layout that two parties of warpverbs share.
 //!
 //! Knows: WQEs, CQEs, EQEs, doorbells, PRM mailboxes, RoCE packets, capture files, and what the host exports to a kernel: one file a format.
-//! Must not know: who writes or reads them. No allocation, no dependency: the device crate, the host crate and the
-//! simulated NIC all link it.
+//! Must not know: who writes or reads them. No allocation, and no dependency unless the feature
+//! `fast-crc` asks for one: the device crate, the host crate and the simulated NIC all link it.
 #![no_std]
 #![deny(unsafe_code)]
 

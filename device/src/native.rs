@@ -6,6 +6,8 @@
 //! [`modelled`] memory, so that the code above runs unchanged on numbers that point nowhere.
 #![allow(unsafe_code)]
 
+use std::cell::Cell;
+
 use crate::scope::{Gpu, Plain, Scope, Sys};
 
 #[cfg(loom)]
@@ -184,21 +186,53 @@ pub(crate) fn now_ns() -> u64 {
     }
 }
 
-/// Thread in its block: natively there is one.
+std::thread_local! {
+    static PLACE: Cell<Place> = const { Cell::new(Place::ALONE) };
+}
+
+/// Where a thread stands in its launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Thread in its block.
+    pub thread: u32,
+    /// Threads of a block.
+    pub block_threads: u32,
+    /// Block in the grid.
+    pub block: u32,
+    /// Blocks of the grid.
+    pub blocks: u32,
+}
+
+impl Place {
+    /// The only thread of the only block: where a thread stands that nobody has placed.
+    pub const ALONE: Self = Self {
+        thread: 0,
+        block_threads: 1,
+        block: 0,
+        blocks: 1,
+    };
+
+    /// Places the calling thread, from now on.
+    pub fn take(self) {
+        PLACE.with(|place| place.set(self));
+    }
+}
+
+/// Thread in its block.
 pub(crate) fn thread_in_block() -> u32 {
-    0
+    PLACE.with(|place| place.get().thread)
 }
 /// Threads of a block.
 pub(crate) fn block_threads() -> u32 {
-    1
+    PLACE.with(|place| place.get().block_threads)
 }
 /// Block in the grid.
 pub(crate) fn block() -> u32 {
-    0
+    PLACE.with(|place| place.get().block)
 }
 /// Blocks of the grid.
 pub(crate) fn blocks() -> u32 {
-    1
+    PLACE.with(|place| place.get().blocks)
 }
 
 /// Counting is the simulated GPU's.

@@ -2,6 +2,9 @@
 
 use crate::arch;
 
+#[cfg(not(target_arch = "nvptx64"))]
+pub use crate::arch::Place;
+
 /// This thread's index in a one-dimensional grid.
 #[inline(always)]
 pub fn index() -> u64 {

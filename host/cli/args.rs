@@ -4,6 +4,7 @@
 //!
 //! Options and values that the contract names but that are not built yet are left out here: they end as bad usage.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -21,8 +22,52 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Run a microbenchmark; over the simulators its rates are not those of any hardware
     Perf(PerfArgs),
+    /// Try out what a NIC does where specifications are silent, with rings in host memory and no GPU
+    Probe(ProbeArgs),
     /// Look at PTX
     Ptx(PtxArgs),
+    /// Run any command with simulated mlx5 devices: unmodified RDMA programs find mlx5_0
+    SimEnv(SimEnvArgs),
+}
+
+/// `sim-env`.
+#[derive(Debug, Args)]
+pub(crate) struct SimEnvArgs {
+    /// How many devices
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub(crate) nics: u8,
+    /// Folder of the wire that joins devices of several commands [default: one for all commands of this user]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) wire: Option<PathBuf>,
+    /// What the devices' ports are
+    #[arg(long, value_enum, default_value_t = Link::Ethernet)]
+    pub(crate) link: Link,
+    /// The command
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// What a port is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Link {
+    /// RoCE
+    Ethernet,
+    /// InfiniBand
+    Infiniband,
+}
+
+/// `probe`.
+#[derive(Debug, Args)]
+pub(crate) struct ProbeArgs {
+    /// NIC: `sim`, or an RDMA device's name
+    #[arg(long, default_value = "sim")]
+    pub(crate) nic: String,
+    /// How often each trial is made; those that wait for retries, a tenth of it
+    #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) trials: u32,
+    /// Compare with this report of another NIC; where they differ the command fails
+    #[arg(long, value_name = "FILE")]
+    pub(crate) against: Option<PathBuf>,
 }
 
 /// `ptx`.
@@ -111,7 +156,7 @@ pub(crate) struct PerfArgs {
     /// NIC: `sim`, or an RDMA device's name
     #[arg(long, default_value = "sim")]
     pub(crate) nic: String,
-    /// GPU: `sim`, or a CUDA device's number
+    /// GPU: `sim`; `host`, which runs the native device code on CPU threads, in real time; or a CUDA device's number
     #[arg(long, default_value = "sim")]
     pub(crate) gpu: String,
     /// Bytes of one operation, 1 to 2^30 [default: 4096; 8 for write-lat]

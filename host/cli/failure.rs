@@ -5,6 +5,8 @@ use std::process::ExitCode;
 
 use warpverbs::ErrorKind;
 
+use crate::interrupt::Signal;
+
 /// Exit code of a run that failed, a finding, an unknown device.
 const FAILED: u8 = 1;
 /// Exit code of bad usage.
@@ -17,21 +19,24 @@ pub(crate) enum Failure {
     Usage(String),
     /// A run that failed. The report was printed, if there was anything to report.
     Run(String),
+    /// A run that a signal ended. The report was printed.
+    Interrupted(Signal, String),
 }
 
 impl Failure {
     pub(crate) fn exit_code(&self) -> ExitCode {
-        ExitCode::from(match self {
-            Self::Usage(_) => USAGE,
-            Self::Run(_) => FAILED,
-        })
+        match self {
+            Self::Usage(_) => ExitCode::from(USAGE),
+            Self::Run(_) => ExitCode::from(FAILED),
+            Self::Interrupted(signal, _) => signal.exit_code(),
+        }
     }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Usage(text) | Self::Run(text) => f.write_str(text),
+            Self::Usage(text) | Self::Run(text) | Self::Interrupted(_, text) => f.write_str(text),
         }
     }
 }

@@ -123,6 +123,17 @@ pub trait Gpu: Send + Sync + fmt::Debug {
     fn free(&self, addr: u64) -> Result<(), DriverError>;
     /// Copies to GPU memory and waits.
     fn copy_to_device(&self, addr: u64, bytes: &[u8]) -> Result<(), DriverError>;
+    /// Copies rows of `width` bytes, which follow each other in `bytes`, to GPU memory, where they lie `pitch` bytes apart,
+    /// and waits (`cuMemcpy2D`).
+    fn copy_rows_to_device(
+        &self,
+        addr: u64,
+        pitch: u64,
+        width: u64,
+        bytes: &[u8],
+    ) -> Result<(), DriverError>;
+    /// Fills GPU memory with a byte and waits (`cuMemsetD8`).
+    fn fill(&self, addr: u64, len: u64, byte: u8) -> Result<(), DriverError>;
     /// Copies from GPU memory and waits.
     fn copy_from_device(&self, bytes: &mut [u8], addr: u64) -> Result<(), DriverError>;
 
@@ -201,6 +212,6 @@ pub trait Gpu: Send + Sync + fmt::Debug {
         stream: GpuHandle,
         params: &[u8],
     ) -> Result<(), DriverError>;
-    /// Counters of the last launch that finished on the stream; `None` where the GPU cannot count.
-    fn counters(&self, stream: GpuHandle) -> Option<LaunchCounters>;
+    /// Counters of the launch that an event was recorded behind, once the event is done; `None` where the GPU cannot count.
+    fn counters(&self, event: GpuHandle) -> Option<LaunchCounters>;
 }

@@ -5,7 +5,13 @@
 
 pub mod fault;
 mod gpu;
+#[cfg(feature = "sim")]
+mod host_gpu;
+#[cfg(target_os = "linux")]
+pub mod mlx5;
 mod nic;
+#[cfg(feature = "sim")]
+mod rows;
 #[cfg(feature = "sim")]
 pub mod sim;
 

@@ -122,7 +122,7 @@ impl Bandwidth {
         };
         let view = qps
             .iter()
-            .fold(View::new(), View::qp)
+            .fold(View::new(), self.sharing.view())
             .mr(local)
             .memory(&handles)
             .memory(&results.memory);

@@ -15,6 +15,7 @@ use warpverbs_wire::abi;
 
 use crate::error::{Error, Result};
 use crate::export::ExportedQp;
+use crate::launch::View;
 use crate::resource::GpuContext;
 
 pub use bandwidth::{Bandwidth, Direction};
@@ -24,11 +25,22 @@ pub use run::{Run, RunReport, ThreadReport};
 /// Which threads share a QP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Sharing {
-    /// None: each thread has a QP of its own. No other launch may use the QP meanwhile.
+    /// None: each thread has a QP of its own. A launch with the QP on another stream is refused meanwhile.
     #[default]
     Exclusive,
-    /// All threads of the GPU: thread `t` uses QP `t % qps`.
+    /// All threads of the GPU: thread `t` uses QP `t % qps`. Launches on other streams that share it too may run at the
+    /// same time.
     Gpu,
+}
+
+impl Sharing {
+    /// How a view names the QPs.
+    fn view<'a>(self) -> fn(View<'a>, &'a ExportedQp) -> View<'a> {
+        match self {
+            Self::Exclusive => View::qp,
+            Self::Gpu => View::shared_qp,
+        }
+    }
 }
 
 /// How the doorbell is rung (rule O4).

@@ -32,8 +32,7 @@ pub struct RunReport {
     pub expected: u64,
     /// What each thread reported.
     pub threads: Vec<ThreadReport>,
-    /// What the threads executed, where the GPU can count. If a later launch on the stream had
-    /// finished before the wait, what that one's did.
+    /// What the threads executed, where the GPU can count.
     pub counters: Option<LaunchCounters>,
     /// If a thread's wait reached its deadline: the QPs, by number, on which something is outstanding, and why.
     pub stalls: Vec<(u32, Stall)>,

@@ -1,6 +1,7 @@
 //! The NIC, opened, with its capabilities.
 
-use std::sync::Arc;
+use std::ops::RangeInclusive;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use warpverbs_wire::abi::MAX_SQ_DEPTH;
@@ -20,11 +21,13 @@ pub struct Context(Arc<Shared>);
 struct Shared {
     nic: Arc<dyn Nic>,
     capabilities: Capabilities,
+    /// Of completion vector 0, once asked: it is the device's, and stays.
+    event_queue: OnceLock<u32>,
     graph: Graph,
 }
 
 /// What a NIC can do, of what this crate asks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {
     /// Largest send queue in WQEBBs that this crate builds on the NIC.
@@ -39,6 +42,10 @@ pub struct Capabilities {
     pub ports: u8,
     /// Timestamps of QPs can be in the device's default format.
     pub(crate) default_timestamps: bool,
+    /// UDP source ports that RoCE v2 QPs may be given; `None`: the NIC chooses them.
+    pub(crate) udp_source_ports: Option<RangeInclusive<u16>>,
+    /// Entries of a port's partition key table.
+    pub(crate) pkeys: u16,
 }
 
 impl Context {
@@ -58,9 +65,14 @@ impl Context {
                 cure: "use an mlx5 NIC of ConnectX-5 or later, with current firmware",
             });
         }
+        let mut udp_source_ports = None;
         let default_timestamps = if general.roce {
             let roce: RoceCaps =
                 mailbox::command(&*nic, "query the NIC's RoCE capabilities", &Query::new())?;
+            if roce.sw_r_roce_src_udp_port {
+                udp_source_ports =
+                    Some(roce.r_roce_min_src_udp_port..=roce.r_roce_max_src_udp_port);
+            }
             matches!(
                 roce.qp_ts_format,
                 TimestampCap::RealTime | TimestampCap::Both
@@ -75,12 +87,19 @@ impl Context {
             log_max_reads_answered: general.log_max_ra_res_qp,
             ports: general.num_ports,
             default_timestamps,
+            udp_source_ports,
+            // 128 * 2^code entries up to code 5 (mlx5/device.h `mlx5_to_sw_pkey_sz`); of another code nothing is known.
+            pkeys: match general.pkey_table_size {
+                code @ 0..=5 => 128 << code,
+                _ => u16::MAX,
+            },
         };
         tracing::info!(nic = nic.name(), ?capabilities, "NIC opened");
         Ok(Self(Arc::new(Shared {
             nic,
             capabilities,
-            graph: Graph::new("NIC context"),
+            event_queue: OnceLock::new(),
+            graph: Graph::new(crate::node_kinds::NIC),
         })))
     }
 
@@ -124,6 +143,18 @@ impl Context {
         self.0.graph.retry(deadline_after(GRACE))
     }
 
+    /// The event queue that CQs name.
+    pub(super) fn event_queue(&self) -> Result<u32> {
+        if let Some(known) = self.0.event_queue.get() {
+            return Ok(*known);
+        }
+        let asked = self
+            .driver()
+            .query_eqn(0)
+            .map_err(Error::driver("query an event queue"))?;
+        Ok(*self.0.event_queue.get_or_init(|| asked))
+    }
+
     /// Undoes a driver call. On a NIC that is gone there is nothing to undo.
     pub(crate) fn undo(
         &self,
@@ -141,6 +172,11 @@ impl Context {
 
     pub(crate) fn graph(&self) -> &Graph {
         &self.0.graph
+    }
+
+    /// True if both are the same NIC, opened once.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     /// Begins a call; fails if the NIC is closed.

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use warpverbs_wire::prm::cqc::Cqc;
 use warpverbs_wire::prm::create_cq;
 
-use super::queues::Layout;
-use super::uar::{UarMap, UarMapNode};
-use super::umem::{Umem, UmemNode};
+use super::slab::{Slab, Tenancy};
+use super::uar::UarMapNode;
+use super::umem::UmemNode;
 use super::{Context, mailbox};
 use crate::driver::NicHandle;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::teardown::{Graph, Node, Pin, Shared, Slot};
 
 /// A CQ in a UMEM.
@@ -21,48 +21,47 @@ pub(crate) struct Cq {
 }
 
 impl Cq {
-    /// Creates the CQ that `layout` has a place for.
+    /// Creates the CQ that a place of the slab is for.
     ///
     /// It ignores overrun: it has a CQE for every WQE that the send queue can hold, so it cannot
     /// overrun, and GPU threads need not keep its doorbell record. The mapping keeps the doorbell
     /// page.
-    pub(crate) fn create(
+    pub(super) fn create(
         context: &Context,
-        layout: &Layout,
-        umem: &Umem,
-        page_id: u32,
-        map: &UarMap,
+        slab: &Slab,
+        place: u32,
+        tenancy: Tenancy,
     ) -> Result<Self> {
-        let (nic, umem_pin, map_pin) = (context.driver(), umem.pin()?, map.pin()?);
-        let eqn = nic
-            .query_eqn(0)
-            .map_err(Error::driver("query an event queue"))?;
+        let (umem, map) = (slab.umem().pin()?, slab.map().pin()?);
+        let layout = slab.layout();
         let input = create_cq::In {
             cq_context: Cqc {
                 cc: layout.collapsed,
                 oi: true,
                 log_cq_size: layout.cq_depth.ilog2() as u8,
-                uar_page: page_id,
-                c_eqn: eqn,
+                uar_page: slab.uar().page_id(),
+                c_eqn: context.event_queue()?,
                 dbr_umem_valid: true,
-                dbr_umem_id: umem.id(),
-                dbr_addr: layout.cq_dbr,
+                dbr_umem_id: slab.umem().id(),
+                dbr_addr: layout.control(place),
                 ..Cqc::default()
             },
             cq_umem_valid: true,
-            cq_umem_id: umem.id(),
-            cq_umem_offset: layout.cq,
+            cq_umem_id: slab.umem().id(),
+            cq_umem_offset: layout.cq(place),
         };
-        let (handle, out) = mailbox::create(nic, "create the CQ", &input)?;
-        let node = CqNode {
+        let (handle, out) = mailbox::create(context.driver(), "create the CQ", &input)?;
+        let node = Shared::new(CqNode {
             context: context.clone(),
             handle,
-            umem: umem_pin,
-            map: map_pin,
-        };
+            cqn: out.as_ref().ok().map(|out| out.cqn),
+            umem,
+            map,
+            _tenancy: tenancy,
+        });
         Ok(Self {
-            cqn: out.cqn,
-            node: Shared::new(node),
+            cqn: out?.cqn,
+            node,
         })
     }
 
@@ -83,12 +82,19 @@ impl Cq {
 pub(crate) struct CqNode {
     context: Context,
     handle: NicHandle,
+    cqn: Option<u32>,
     umem: Pin<UmemNode>,
     map: Pin<UarMapNode>,
+    /// Its ring and its record lie there.
+    _tenancy: Tenancy,
 }
 
 impl Node for CqNode {
     const NAME: &'static str = "CQ";
+
+    fn number(&self) -> Option<u64> {
+        Some(self.cqn?.into())
+    }
 
     fn destroy(&self) -> Result<()> {
         self.context

@@ -16,7 +16,15 @@ use super::queues::Queues;
 use super::{Context, GpuContext, mailbox};
 use crate::driver::NicHandle;
 use crate::error::{Error, Result};
-use crate::teardown::poll;
+use crate::teardown::{Wait, poll};
+
+/// The marker, posted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Marker {
+    index: u16,
+    /// When the doorbell was last rung for it.
+    rung: Instant,
+}
 
 /// The QP to drain.
 pub(super) struct Drain<'a> {
@@ -28,45 +36,52 @@ pub(super) struct Drain<'a> {
 }
 
 impl Drain<'_> {
-    /// Waits. `marker` is the index of the marker once it is posted: a later attempt goes on with it.
-    pub(super) fn run(&self, marker: &mut Option<u16>, deadline: Instant) -> Result<()> {
+    /// Waits. `marker` is set once it is posted: a later attempt goes on with it.
+    pub(super) fn run(&self, marker: &mut Option<Marker>, wait: Wait) -> Result<()> {
         if !self.gpu.is_alive() {
             // Neither can be written, nor the record read: the NIC's own counters are all there is.
-            return self.by_counters(None, deadline);
+            return self.by_counters(None, wait);
         }
-        match self.by_marker(marker, deadline) {
-            Err(_) if !self.gpu.is_alive() => self.by_counters(None, deadline),
-            // The marker's CQE may be lost; the counters know.
-            Err(Error::Timeout { .. }) => {
+        match self.by_marker(marker, wait) {
+            Err(_) if !self.gpu.is_alive() => self.by_counters(None, wait),
+            // The marker's CQE may be lost; the counters know. Asked last: a CQE that is on its way is better waited for.
+            Err(Error::Timeout { .. }) if wait.is_last() => {
                 let dbr = self.queues.produced()?.dbr;
-                self.by_counters(Some(dbr), deadline)
+                self.by_counters(Some(dbr), wait)
             }
             done => done,
         }
     }
 
-    fn by_marker(&self, marker: &mut Option<u16>, deadline: Instant) -> Result<()> {
-        let index = match *marker {
-            Some(index) => index,
+    fn by_marker(&self, marker: &mut Option<Marker>, wait: Wait) -> Result<()> {
+        let index = match marker {
+            Some(posted) => {
+                if posted.rung < wait.began() {
+                    // An earlier attempt was in vain: the NIC may have missed the doorbell.
+                    self.ring(posted.index)?;
+                    posted.rung = Instant::now();
+                }
+                posted.index
+            }
             None => {
                 let produced = self.queues.produced()?;
-                if produced.dbr == produced.completed as u16 {
+                if produced.is_idle() {
                     // Nothing was outstanding.
                     return Ok(());
                 }
                 let (hw, _) = self.counters()?;
                 if (produced.dbr.wrapping_sub(hw) as i16) < 0 {
                     // The record is behind what was rung and executed: a marker there would not be looked at.
-                    return self.by_counters(Some(produced.dbr), deadline);
+                    return self.by_counters(Some(produced.dbr), wait);
                 }
-                produced.dbr
+                let index = produced.dbr;
+                self.post(index)?;
+                let rung = Instant::now();
+                *marker = Some(Marker { index, rung });
+                index
             }
         };
-        if marker.is_none() {
-            self.post(index)?;
-            *marker = Some(index);
-        }
-        poll("the drain of a QP", deadline, || {
+        poll("the drain of a QP", wait, || {
             let tails = self.queues.cqe_tails()?;
             Ok(tails
                 .iter()
@@ -83,26 +98,17 @@ impl Drain<'_> {
                 self.queues.clear_cqe(slot)?;
             }
         }
-        let head = control_head(index.into(), Opcode::Nop, qpn_ds(self.qpn, 1));
         let mut wqebb = [0; WQEBB];
         for (to, from) in wqebb.iter_mut().zip(
-            control(head, SIGNALLED, 0)
+            control(self.head(index), SIGNALLED, 0)
                 .iter()
                 .flat_map(|word| word.to_le_bytes()),
         ) {
             *to = from;
         }
         self.queues.write_wqebb(index, &wqebb)?;
-        self.ring(index, head)
-    }
-
-    fn ring(&self, index: u16, head: u64) -> Result<()> {
         self.queues.write_record(index.wrapping_add(1))?;
-        let rung = self
-            .context
-            .driver()
-            .ring_doorbell(self.queues.uar().handle(), head.to_le_bytes())
-            .map_err(Error::driver("ring the doorbell for the drain"));
+        let rung = self.ring(index);
         if rung.is_err() {
             // The next attempt posts the marker again, at the same index.
             self.queues.write_record(index)?;
@@ -110,11 +116,23 @@ impl Drain<'_> {
         rung
     }
 
+    fn ring(&self, index: u16) -> Result<()> {
+        let head = self.head(index).to_le_bytes();
+        self.context
+            .driver()
+            .ring_doorbell(self.queues.slab().uar().handle(), head)
+            .map_err(Error::driver("ring the doorbell for the drain"))
+    }
+
+    /// The first 8 bytes of the marker: what a doorbell carries.
+    fn head(&self, index: u16) -> u64 {
+        control_head(index.into(), Opcode::Nop, qpn_ds(self.qpn, 1))
+    }
+
     /// Waits until the NIC's consumer has reached its producer, and the record if that is known.
-    fn by_counters(&self, dbr: Option<u16>, deadline: Instant) -> Result<()> {
+    fn by_counters(&self, dbr: Option<u16>, wait: Wait) -> Result<()> {
         let mut pending = 0;
-        let started = Instant::now();
-        let drained = poll("the drain of a QP", deadline, || {
+        let drained = poll("the drain of a QP", wait, || {
             let (hw, sw) = self.counters()?;
             pending = sw.wrapping_sub(hw);
             // A record behind the consumer: what was rung without it has been executed.
@@ -126,7 +144,7 @@ impl Drain<'_> {
             Err(Error::Timeout { .. }) => Err(Error::Undrained {
                 qpn: self.qpn,
                 pending,
-                waited: started.elapsed(),
+                waited: wait.elapsed(),
             }),
             done => done,
         }

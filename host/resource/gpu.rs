@@ -40,7 +40,7 @@ impl GpuContext {
         );
         Ok(Self(Arc::new(Opened {
             gpu,
-            graph: Graph::new("GPU context"),
+            graph: Graph::new(crate::node_kinds::GPU),
         })))
     }
 
@@ -197,6 +197,37 @@ impl GpuMemory {
             .map_err(Error::driver("copy to GPU memory"))
     }
 
+    /// Copies rows of `width` bytes to it, `pitch` bytes apart, and waits.
+    pub(crate) fn write_rows(
+        &self,
+        offset: u64,
+        pitch: u64,
+        width: usize,
+        rows: &[u8],
+    ) -> Result<()> {
+        if rows.len() <= width {
+            return self.write(offset, rows);
+        }
+        let pitches = (rows.len() / width - 1) as u64;
+        let len = pitches.saturating_mul(pitch).saturating_add(width as u64);
+        let addr = self.at(offset, len)?;
+        self.node
+            .visit(|_| {
+                self.gpu
+                    .driver()
+                    .copy_rows_to_device(addr, pitch, width as u64, rows)
+            })?
+            .map_err(Error::driver("copy to GPU memory"))
+    }
+
+    /// Fills a part of it with a byte and waits.
+    pub(crate) fn fill(&self, offset: u64, len: u64, byte: u8) -> Result<()> {
+        let addr = self.at(offset, len)?;
+        self.node
+            .visit(|_| self.gpu.driver().fill(addr, len, byte))?
+            .map_err(Error::driver("fill GPU memory"))
+    }
+
     /// Copies bytes from it and waits.
     pub fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         let addr = self.at(offset, bytes.len() as u64)?;
@@ -262,6 +293,10 @@ pub(crate) struct MemoryNode {
 impl Node for MemoryNode {
     const NAME: &'static str = "GPU memory";
 
+    fn number(&self) -> Option<u64> {
+        Some(self.addr)
+    }
+
     fn destroy(&self) -> Result<()> {
         self.gpu.undo("free GPU memory", |gpu| gpu.free(self.addr))
     }
@@ -275,58 +310,64 @@ impl Node for MemoryNode {
     }
 }
 
-/// A word of host memory that the GPU reads too, such as a stop word.
+/// Words of host memory that the GPU reads too, such as stop words.
 #[derive(Clone, Debug)]
-pub(crate) struct HostWord {
+pub(crate) struct HostWords {
     gpu: GpuContext,
     addr: u64,
-    node: Shared<HostWordNode>,
+    node: Shared<HostWordsNode>,
 }
 
-impl HostWord {
-    pub(crate) fn alloc(gpu: &GpuContext, label: &str) -> Result<Self> {
+impl HostWords {
+    /// Allocates `count` words of zero.
+    pub(crate) fn alloc(gpu: &GpuContext, count: u32, label: &str) -> Result<Self> {
         let _entered = gpu.enter()?;
         let addr = gpu
             .driver()
-            .alloc_host_mapped(8, label)
+            .alloc_host_mapped(u64::from(count) * 8, label)
             .map_err(Error::driver("allocate host-mapped memory"))?;
         Ok(Self {
             gpu: gpu.clone(),
             addr,
-            node: Shared::new(HostWordNode {
+            node: Shared::new(HostWordsNode {
                 gpu: gpu.clone(),
                 addr,
             }),
         })
     }
 
-    /// Its address on the GPU.
-    pub(crate) fn addr(&self) -> u64 {
-        self.addr
+    /// Address of a word on the GPU.
+    pub(crate) fn addr(&self, index: u32) -> u64 {
+        self.addr + u64::from(index) * 8
     }
 
-    pub(crate) fn store(&self, value: u64) -> Result<()> {
+    pub(crate) fn store(&self, index: u32, value: u64) -> Result<()> {
+        let addr = self.addr(index);
         self.node
-            .visit(|_| self.gpu.driver().store_release(self.addr, value))?
+            .visit(|_| self.gpu.driver().store_release(addr, value))?
             .map_err(Error::driver("store to host-mapped memory"))
     }
 
-    pub(crate) fn pin(&self) -> Result<Pin<HostWordNode>> {
+    pub(crate) fn pin(&self) -> Result<Pin<HostWordsNode>> {
         self.node.pin()
     }
 
-    pub(crate) fn close(&self) -> Result<()> {
-        self.node.close()
+    pub(crate) fn slot(&self) -> Arc<dyn Slot> {
+        self.node.slot()
     }
 }
 
-pub(crate) struct HostWordNode {
+pub(crate) struct HostWordsNode {
     gpu: GpuContext,
     addr: u64,
 }
 
-impl Node for HostWordNode {
+impl Node for HostWordsNode {
     const NAME: &'static str = "host-mapped memory";
+
+    fn number(&self) -> Option<u64> {
+        Some(self.addr)
+    }
 
     fn destroy(&self) -> Result<()> {
         self.gpu.undo("free host-mapped memory", |gpu| {

@@ -8,7 +8,6 @@ use warpverbs_wire::prm::{self, Command};
 
 use crate::driver::{DriverError, DriverErrorKind, Nic, NicHandle};
 use crate::error::{Error, Result};
-use crate::teardown::attach;
 
 /// Executes a command that creates no object.
 pub(super) fn command<C: Command>(nic: &dyn Nic, doing: &'static str, input: &C) -> Result<C::Out> {
@@ -18,23 +17,17 @@ pub(super) fn command<C: Command>(nic: &dyn Nic, doing: &'static str, input: &C)
     decode::<C>(doing, output.as_ref())
 }
 
-/// Creates an object.
+/// Creates an object. It exists whether or not the answer can be read: its owner is made first, and undoes it.
 pub(super) fn create<C: Command>(
     nic: &dyn Nic,
     doing: &'static str,
     input: &C,
-) -> Result<(NicHandle, C::Out)> {
+) -> Result<(NicHandle, Result<C::Out>)> {
     let (input, mut output) = (encode(input)?, C::reply());
     let object = nic
         .create(input.as_ref(), output.as_mut())
         .map_err(Error::driver(doing))?;
-    match decode::<C>(doing, output.as_ref()) {
-        Ok(out) => Ok((object, out)),
-        Err(error) => Err(match nic.destroy(object) {
-            Ok(()) => error,
-            Err(refusal) => attach(error, C::NAME, Error::driver("undo it")(refusal)),
-        }),
-    }
+    Ok((object, decode::<C>(doing, output.as_ref())))
 }
 
 /// Modifies an object.

@@ -9,25 +9,32 @@ mod dmabuf;
 mod drain;
 mod gpu;
 mod host_memory;
+mod layout;
 mod mailbox;
 #[allow(unsafe_code)]
 mod mr;
+mod path;
 mod pd;
+mod pool;
 mod qp;
 mod qp_config;
+mod qp_connect;
+mod qp_export;
 mod qp_node;
 mod queues;
+mod slab;
 mod uar;
 #[allow(unsafe_code)]
 mod umem;
 
 pub use context::{Capabilities, Context};
 pub use gpu::{GpuContext, GpuMemory};
-pub(crate) use gpu::{HostWord, MemoryNode};
+pub(crate) use gpu::{HostWords, MemoryNode};
 pub use host_memory::HostMemory;
-pub(crate) use mr::MrNode;
 pub use mr::{Mr, RemoteMr};
 pub use pd::Pd;
+pub use pool::QpPool;
 pub use qp::QueuePair;
 pub use qp_config::{CqForm, QpConfig};
+pub(crate) use qp_export::hand_over;
 pub(crate) use qp_node::{Attached, Kept};

@@ -267,6 +267,10 @@ pub(crate) struct MrNode {
 impl Node for MrNode {
     const NAME: &'static str = "MR";
 
+    fn number(&self) -> Option<u64> {
+        Some(self.info.lkey.into())
+    }
+
     fn destroy(&self) -> Result<()> {
         // A QP that may still have work outstanding may access any MR of its PD.
         let users = self.pd.undrained();

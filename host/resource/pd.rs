@@ -62,7 +62,7 @@ impl Pd {
 pub(crate) struct PdNode {
     context: Context,
     info: PdInfo,
-    /// QPs that could not be drained: they may still reach every MR of the PD.
+    /// QPs that could not be taken down as far as drained: they may still reach every MR of the PD.
     undrained: AtomicUsize,
 }
 
@@ -89,6 +89,10 @@ impl PdNode {
 
 impl Node for PdNode {
     const NAME: &'static str = "PD";
+
+    fn number(&self) -> Option<u64> {
+        Some(self.info.pdn.into())
+    }
 
     fn destroy(&self) -> Result<()> {
         self.context.undo("free the protection domain", |nic| {

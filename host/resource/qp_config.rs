@@ -6,8 +6,8 @@
 use warpverbs_wire::prm::qpc::Mtu;
 
 use super::Context;
-use super::queues::Layout;
-use crate::driver::{Access, PortInfo};
+use super::layout::cq_depth;
+use crate::driver::{Access, LinkLayer, PortInfo};
 use crate::error::{Error, Result};
 
 /// How completions are written.
@@ -41,7 +41,7 @@ pub struct QpConfig {
     pub(super) traffic_class: u8,
     pub(super) service_level: u8,
     pub(super) hop_limit: u8,
-    pub(super) udp_source_port: u16,
+    pub(super) udp_source_port: Option<u16>,
     pub(super) psn: Option<u32>,
     pub(super) access: Access,
     pub(super) first_index: u64,
@@ -63,7 +63,7 @@ impl Default for QpConfig {
             traffic_class: 0,
             service_level: 0,
             hop_limit: 64,
-            udp_source_port: 0xc000,
+            udp_source_port: None,
             psn: None,
             access: Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ,
             first_index: 0,
@@ -151,9 +151,10 @@ impl QpConfig {
         self
     }
 
-    /// UDP source port on RoCE v2: what switches hash to choose a path.
+    /// UDP source port on RoCE v2: what switches hash to choose a path. Without it, one derived from the QPN, within what the
+    /// NIC allows, so that QPs have ports of their own.
     pub fn udp_source_port(mut self, port: u16) -> Self {
-        self.udp_source_port = port;
+        self.udp_source_port = Some(port);
         self
     }
 
@@ -186,7 +187,7 @@ impl QpConfig {
                 cure: "choose a power of two within the NIC's limit, such as 128",
             });
         }
-        let cq_depth = Layout::new(self.depth, self.cq_form).cq_depth;
+        let cq_depth = cq_depth(self.depth, self.cq_form);
         if cq_depth > context.capabilities().max_cq_depth {
             return Err(Error::InvalidArgument {
                 what: format!(
@@ -223,6 +224,36 @@ impl QpConfig {
                 return Err(Error::InvalidArgument {
                     what: format!("{name} {value} has more than {bits} bits"),
                     cure: "choose a smaller value",
+                });
+            }
+        }
+        let pkeys = context.capabilities().pkeys;
+        if self.pkey_index >= pkeys {
+            return Err(Error::InvalidArgument {
+                what: format!(
+                    "partition key index {} is beyond the table's {pkeys} entries",
+                    self.pkey_index
+                ),
+                cure: "choose the index of an entry that the subnet manager has filled, such as 0",
+            });
+        }
+        if let Some(chosen) = self.udp_source_port
+            && port.link_layer == LinkLayer::Ethernet
+        {
+            let Some(ports) = &context.capabilities().udp_source_ports else {
+                return Err(Error::Unsupported {
+                    what: "the NIC chooses UDP source ports by itself".into(),
+                    cure: "leave udp_source_port out",
+                });
+            };
+            if !ports.contains(&chosen) {
+                return Err(Error::InvalidArgument {
+                    what: format!(
+                        "UDP source port {chosen} is not one of the NIC's, {} to {}",
+                        ports.start(),
+                        ports.end()
+                    ),
+                    cure: "choose a port in the range, or leave udp_source_port out",
                 });
             }
         }

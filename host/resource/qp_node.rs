@@ -2,26 +2,30 @@
 //!
 //! Knows: the stages, and what each takes; that launches hold it. Must not know: addressing, or what a launch is.
 
-use std::any::Any;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Instant;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use warpverbs_wire::prm::{Command, qp_2err, qp_2rst};
 
 use super::cq::CqNode;
-use super::drain::Drain;
-use super::gpu::HostWordNode;
+use super::drain::{Drain, Marker};
+use super::gpu::HostWordsNode;
+use super::mr::MrNode;
 use super::pd::PdNode;
-use super::queues::Queues;
+use super::queues::{Produced, Queues};
+use super::slab::Tenancy;
 use super::uar::UarMapNode;
 use super::umem::UmemNode;
-use super::{Context, GpuContext, HostWord, Pd, mailbox};
+use super::{Context, GpuContext, Pd, mailbox};
 use crate::driver::{NicHandle, PdInfo};
 use crate::error::{Error, ErrorKind, Result};
-use crate::teardown::{Found, Graph, Node, Pin, Slot, Stage, StageCell, StageEvent, poll, untold};
+use crate::teardown::{
+    Baton, BatonHeld, Found, GRACE, Graph, Node, Pin, QUIESCE, Slot, Stage, StageCell, StageEvent,
+    Wait, poll, untold,
+};
 
-/// What something holds without naming it.
-pub(crate) type Kept = Arc<dyn Any + Send + Sync>;
+/// A region that outstanding work may access.
+pub(crate) type Kept = Arc<Pin<MrNode>>;
 
 /// A QP.
 pub(crate) struct QpNode {
@@ -29,16 +33,14 @@ pub(crate) struct QpNode {
     gpu: GpuContext,
     handle: NicHandle,
     qpn: u32,
-    first_index: u64,
     stage: StageCell,
     /// Held by whoever moves the QP from state to state.
-    exclusive: Mutex<()>,
+    exclusive: Baton,
     life: Mutex<Life>,
-    pd: Pin<PdNode>,
-    cq: Pin<CqNode>,
-    map: Pin<UarMapNode>,
-    umem: Pin<UmemNode>,
+    parents: Parents,
     queues: Queues,
+    /// Its ring, its record and its handle lie there.
+    _tenancy: Tenancy,
 }
 
 #[derive(Default)]
@@ -46,22 +48,57 @@ struct Life {
     link: Link,
     /// 2ERR was done.
     flushed: bool,
-    /// Index of the marker, once posted.
-    marker: Option<u16>,
+    /// The marker, once posted.
+    marker: Option<Marker>,
     /// 2RST was done, and the queues are yet to follow.
     cleared: bool,
-    /// The stop word, while exported. Pinned while kernels may look at it.
-    stop: Option<HostWord>,
-    stop_pin: Option<Pin<HostWordNode>>,
     /// GPU threads were told to stop for good.
     told: bool,
-    /// Launches that use it.
-    launches: Vec<(Graph, u64)>,
-    attached: usize,
+    /// Launches that use it, by the order in which they came.
+    uses: Vec<Use>,
+    issued: u64,
+    /// What launches have left: known while none uses it, since nothing else changes it.
+    left: Option<Produced>,
+    /// A launch has used it.
+    touched: bool,
     /// What outstanding work may access although its launch is over.
     pins: Vec<Kept>,
-    /// Its PD was told that it could not be drained.
+    /// Its PD was told that it could not be stopped, or waited for, or drained.
     undrained: bool,
+}
+
+impl Life {
+    fn new(first_index: u64) -> Self {
+        Self {
+            left: Some(Produced::fresh(first_index)),
+            ..Self::default()
+        }
+    }
+}
+
+/// A launch's use of a QP.
+#[derive(Clone)]
+struct Use {
+    number: u64,
+    /// The stream, by its node's number: launches of one stream run one after the other.
+    stream: u64,
+    /// The launch expects others to use the QP at the same time.
+    shared: bool,
+    launch: Option<(Graph, u64)>,
+}
+
+impl Use {
+    /// True if its kernel has finished. A launch that is on its way, in either direction, counts as running.
+    fn is_over(&self) -> bool {
+        let Some((graph, launch)) = &self.launch else {
+            return false;
+        };
+        match graph.find(*launch) {
+            Found::Gone => true,
+            Found::Going => false,
+            Found::Here(launch) => launch.stage() >= Stage::Unexported,
+        }
+    }
 }
 
 /// What the QP was last told about its peer.
@@ -77,45 +114,47 @@ pub(super) enum Link {
 /// A launch that uses a QP. While it exists, the QP is not taken from the GPU.
 pub(crate) struct Attached {
     qp: Pin<QpNode>,
-    launch: OnceLock<u64>,
+    number: u64,
 }
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        let mut life = self.qp.life();
-        life.attached = life.attached.saturating_sub(1);
         // Taken from the list before the pin goes: if the QP goes with it, it does not wait for this launch.
-        if let Some(launch) = self.launch.get() {
-            life.launches.retain(|(_, id)| id != launch);
-        }
+        let mut life = self.qp.life();
+        life.uses.retain(|other| other.number != self.number);
     }
+}
+
+/// What a QP stands on.
+pub(super) struct Parents {
+    pub(super) pd: Pin<PdNode>,
+    pub(super) cq: Pin<CqNode>,
+    pub(super) map: Pin<UarMapNode>,
+    pub(super) umem: Pin<UmemNode>,
+    pub(super) words: Pin<HostWordsNode>,
 }
 
 /// What a new QP is made of.
 pub(super) struct Parts {
     pub(super) handle: NicHandle,
     pub(super) qpn: u32,
-    pub(super) first_index: u64,
-    pub(super) pins: (Pin<PdNode>, Pin<CqNode>, Pin<UarMapNode>, Pin<UmemNode>),
+    pub(super) parents: Parents,
+    pub(super) tenancy: Tenancy,
 }
 
 impl QpNode {
     pub(super) fn new(pd: &Pd, gpu: &GpuContext, queues: &Queues, parts: Parts) -> Self {
-        let (pd_pin, cq, map, umem) = parts.pins;
         Self {
             context: pd.context().clone(),
             gpu: gpu.clone(),
             handle: parts.handle,
             qpn: parts.qpn,
-            first_index: parts.first_index,
             stage: StageCell::live(),
-            exclusive: Mutex::default(),
-            life: Mutex::default(),
-            pd: pd_pin,
-            cq,
-            map,
-            umem,
+            exclusive: Baton::new(),
+            life: Mutex::new(Life::new(queues.slab().first_index())),
+            parents: parts.parents,
             queues: queues.clone(),
+            _tenancy: parts.tenancy,
         }
     }
 
@@ -124,14 +163,14 @@ impl QpNode {
     }
 
     /// Keeps others from moving the QP from state to state.
-    pub(super) fn exclusive(&self) -> MutexGuard<'_, ()> {
+    pub(super) fn exclusive(&self, wait: Wait) -> Result<BatonHeld<'_>> {
         self.exclusive
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+            .take(wait.turn())
+            .ok_or_else(|| wait.timeout("another thread's call on the QP"))
     }
 
     pub(super) fn pd_info(&self) -> PdInfo {
-        self.pd.info()
+        self.parents.pd.info()
     }
 
     pub(super) fn link(&self) -> Link {
@@ -172,68 +211,99 @@ impl QpNode {
             .map(drop)
     }
 
-    /// GPU threads may use it from here on, and look at this word.
-    pub(super) fn set_exported(&self, stop: HostWord) -> Result<()> {
-        let pin = stop.pin()?;
-        let mut life = self.life();
-        life.told = false;
-        life.stop = Some(stop);
-        life.stop_pin = Some(pin);
+    /// Makes ready what a kernel will find: nobody told to stop, unless the QP is at fault.
+    pub(super) fn welcome(&self) -> Result<()> {
+        let state = if self.queues.is_exported() {
+            Some("exported")
+        } else {
+            (self.link() != Link::Up).then_some("not connected")
+        };
+        if let Some(state) = state {
+            return Err(Error::QpState {
+                doing: "export it",
+                state,
+            });
+        }
+        self.queues.slab().set_stop(self.queues.place(), false)?;
+        // Kernels alone write the state word.
+        if self.life().touched {
+            self.queues.clear_stop()?;
+        }
+        self.life().told = false;
         Ok(())
     }
 
     /// Takes a live QP from the GPU. Busy while a launch uses it.
     pub(super) fn take_back(&self) -> Result<()> {
-        self.reap()?;
-        let users = self.life().attached;
+        self.reap(Wait::within(GRACE))?;
+        let users = self.life().uses.len();
         if users > 0 {
             return Err(Error::Busy {
                 what: "exported QP",
                 users,
             });
         }
-        self.revoke()
+        self.revoke(Wait::within(GRACE))
     }
 
-    /// Registers a launch. Refused from the moment on when the QP stops.
-    pub(crate) fn attach(pin: Pin<Self>) -> Result<Attached> {
-        let mut life = pin.life();
-        pin.require_live("launch with it")?;
-        if life.stop.is_none() {
-            return Err(Error::QpState {
-                doing: "launch with it",
-                state: "not exported",
+    /// Registers a launch on a stream. Refused from the moment on when the QP stops, and while a launch on another stream
+    /// runs, unless both share the QP.
+    pub(crate) fn attach(pin: Pin<Self>, stream: u64, shared: bool) -> Result<Attached> {
+        const DOING: &str = "launch with it";
+        let mut over = BTreeSet::new();
+        loop {
+            let mut life = pin.life();
+            pin.require_live(DOING)?;
+            if !pin.queues.is_exported() {
+                return Err(Error::QpState {
+                    doing: DOING,
+                    state: "not exported",
+                });
+            }
+            let rival = life.uses.iter().find(|other| {
+                other.stream != stream && !(other.shared && shared) && !over.contains(&other.number)
             });
+            let Some(rival) = rival.cloned() else {
+                life.issued += 1;
+                let number = life.issued;
+                life.uses.push(Use {
+                    number,
+                    stream,
+                    shared,
+                    launch: None,
+                });
+                (life.left, life.touched) = (None, true);
+                drop(life);
+                return Ok(Attached { qp: pin, number });
+            };
+            // Not under the lock: it asks the driver.
+            drop(life);
+            if !rival.is_over() {
+                return Err(Error::QpLeased { qpn: pin.qpn });
+            }
+            over.insert(rival.number);
         }
-        life.attached += 1;
-        drop(life);
-        Ok(Attached {
-            qp: pin,
-            launch: OnceLock::new(),
-        })
     }
 
-    fn tell_stop(&self) -> Result<()> {
-        let stop = self.life().stop.clone();
-        match stop {
-            Some(stop) => match stop.store(1) {
-                Err(_) if !self.gpu.is_alive() => {
-                    untold(format!("GPU: stop QP {:#x}", self.qpn));
-                    Ok(())
-                }
-                told => told,
-            },
-            None => Ok(()),
+    /// Tells GPU threads to stop.
+    pub(super) fn tell_stop(&self) -> Result<()> {
+        match self.queues.slab().set_stop(self.queues.place(), true) {
+            Err(_) if !self.gpu.is_alive() => {
+                untold(format!("GPU: stop QP {:#x}", self.qpn));
+                Ok(())
+            }
+            told => told,
         }
     }
 
     fn stop(&self) -> Result<()> {
-        {
-            // Under the lock that a launch registers under.
-            let _life = self.life();
+        let told = {
+            // Under the lock that a launch registers under: none comes after.
+            let life = self.life();
             self.take(StageEvent::Stop, "stop it")?;
-        }
-        if !self.life().told {
+            life.told || life.uses.is_empty()
+        };
+        if !told {
             self.tell_stop()?;
             self.life().told = true;
         }
@@ -241,58 +311,55 @@ impl QpNode {
     }
 
     /// Closes the launches that are over, whoever holds them: one of them may have been retained.
-    fn reap(&self) -> Result<()> {
-        let launches = self.life().launches.clone();
-        for (graph, id) in launches {
+    fn reap(&self, wait: Wait) -> Result<()> {
+        let uses = self.life().uses.clone();
+        for used in uses {
+            let Some((graph, id)) = used.launch else {
+                continue;
+            };
             let over = match graph.find(id) {
                 Found::Gone => true,
                 Found::Going => false,
-                Found::Here(launch) => match launch.close() {
+                Found::Here(launch) => match launch.close(wait) {
                     Ok(()) => true,
-                    Err(Error::Running { .. }) => false,
+                    Err(Error::Running { .. } | Error::Timeout { .. }) => false,
                     Err(error) => return Err(error),
                 },
             };
             if over {
-                self.life().launches.retain(|(_, other)| *other != id);
+                let mut life = self.life();
+                life.uses.retain(|other| other.number != used.number);
             }
         }
         Ok(())
     }
 
-    fn sync(&self, deadline: Instant) -> Result<()> {
+    fn sync(&self, wait: Wait) -> Result<()> {
         if self.stage.get() < Stage::Synced {
-            poll("a kernel that uses the QP", deadline, || {
-                self.reap()?;
-                Ok(self.life().attached == 0)
+            poll("a kernel that uses the QP", wait, || {
+                self.reap(wait)?;
+                Ok(self.life().uses.is_empty())
             })?;
         }
         self.take(StageEvent::Sync, "go on")
     }
 
-    fn drain(&self, deadline: Instant) -> Result<()> {
+    fn drain(&self, wait: Wait) -> Result<()> {
         if self.stage.get() < Stage::Drained {
-            let drained = match self.link() {
-                Link::Up => self.flush(deadline),
+            match self.link() {
+                Link::Up => self.flush(wait)?,
                 // Nothing was ever posted.
-                Link::Down | Link::Unknown => Ok(()),
-            };
-            // MRs learn of it before the caller does.
-            let undrained = drained.is_err();
-            let was = std::mem::replace(&mut self.life().undrained, undrained);
-            match (was, undrained) {
-                (false, true) => self.pd.hold(),
-                (true, false) => self.pd.release(),
-                _ => {}
+                Link::Down | Link::Unknown => {}
             }
-            drained?;
             let pins = std::mem::take(&mut self.life().pins);
             drop(pins);
         }
-        self.take(StageEvent::Drain, "drain it")
+        self.take(StageEvent::Drain, "drain it")?;
+        self.queues.slab().set_quiet(self.queues.place(), true);
+        Ok(())
     }
 
-    fn flush(&self, deadline: Instant) -> Result<()> {
+    fn flush(&self, wait: Wait) -> Result<()> {
         if !self.life().flushed {
             match self.modify("move the QP to ERR", &qp_2err::In { qpn: self.qpn }) {
                 Err(error) if error.kind() == ErrorKind::DeviceLost => {
@@ -303,6 +370,13 @@ impl QpNode {
             };
             self.life().flushed = true;
         }
+        let (left, marker) = {
+            let life = self.life();
+            (life.left, life.marker)
+        };
+        if marker.is_none() && left.is_some_and(Produced::is_idle) {
+            return Ok(());
+        }
         let drain = Drain {
             context: &self.context,
             gpu: &self.gpu,
@@ -310,8 +384,8 @@ impl QpNode {
             qp: self.handle,
             qpn: self.qpn,
         };
-        let mut marker = self.life().marker;
-        let drained = drain.run(&mut marker, deadline);
+        let mut marker = marker;
+        let drained = drain.run(&mut marker, wait);
         self.life().marker = marker;
         match drained {
             // The NIC went away: it accesses nothing any more.
@@ -320,36 +394,59 @@ impl QpNode {
         }
     }
 
-    /// Makes kernels refuse the handle, and frees the stop word.
-    fn revoke(&self) -> Result<()> {
-        let Some(stop) = self.life().stop.clone() else {
-            return Ok(());
-        };
-        match self.queues.clear_handle() {
+    /// Makes kernels refuse the handle.
+    fn revoke(&self, wait: Wait) -> Result<()> {
+        let (slab, place) = (self.queues.slab(), self.queues.place());
+        match slab.clear_handle(place, wait) {
             Err(_) if !self.gpu.is_alive() => {
                 untold(format!("GPU: clear the handle of QP {:#x}", self.qpn));
+                slab.forget_handle(place);
+                Ok(())
             }
-            cleared => cleared?,
+            cleared => cleared,
         }
-        let pin = self.life().stop_pin.take();
-        drop(pin);
-        stop.close()?;
-        // Only now: after a refusal it is done again.
-        self.life().stop = None;
-        Ok(())
     }
 
-    fn unexport(&self) -> Result<()> {
+    fn unexport(&self, wait: Wait) -> Result<()> {
         if self.stage.get() < Stage::Unexported {
-            self.revoke()?;
+            self.revoke(wait)?;
         }
         self.take(StageEvent::Unexport, "take it from the GPU")
     }
 
+    /// Brings it to a stage. If that fails before it is drained, its work may go on: no region of its PD goes until it is.
+    fn step(&self, to: Stage, wait: Wait) -> Result<()> {
+        let done = match to {
+            Stage::Live | Stage::Destroyed => Ok(()),
+            Stage::Stopping => self.stop(),
+            Stage::Synced => self.sync(wait),
+            Stage::Drained => self.drain(wait),
+            Stage::Unexported => self.unexport(wait),
+        };
+        let goes_on = |error: &Error| error.kind() == ErrorKind::Timeout && !wait.is_last();
+        // Regions learn of it before the caller does.
+        let mut life = self.life();
+        match &done {
+            Err(error) if goes_on(error) => {}
+            Err(_) if self.stage.get() < Stage::Drained => {
+                if life.link == Link::Up && !std::mem::replace(&mut life.undrained, true) {
+                    self.parents.pd.hold();
+                }
+            }
+            _ => {
+                if self.stage.get() >= Stage::Drained && std::mem::take(&mut life.undrained) {
+                    self.parents.pd.release();
+                }
+            }
+        }
+        drop(life);
+        done
+    }
+
     /// Brings it to RST and to a new life, from any state. Resumes after a refusal.
-    pub(super) fn reset(&self, deadline: Instant) -> Result<()> {
-        let _one = self.exclusive();
-        if self.life().stop.is_some() {
+    pub(super) fn reset(&self, wait: Wait) -> Result<()> {
+        let _one = self.exclusive(wait)?;
+        if self.queues.is_exported() {
             return Err(Error::QpState {
                 doing: "reset it",
                 state: "exported",
@@ -357,17 +454,17 @@ impl QpNode {
         }
         let cleared = self.life().cleared;
         if !cleared {
-            self.stop()?;
-            self.sync(deadline)?;
-            self.drain(deadline)?;
-            self.unexport()?;
+            for stage in QUIESCE {
+                self.step(stage, wait)?;
+            }
             self.reset_state()?;
             self.life().cleared = true;
         }
-        self.queues.renew(self.first_index)?;
+        self.queues.renew()?;
         let mut life = self.life();
+        self.queues.slab().set_quiet(self.queues.place(), false);
         self.take(StageEvent::Revive, "reset it")?;
-        *life = Life::default();
+        *life = Life::new(self.queues.slab().first_index());
         Ok(())
     }
 }
@@ -375,8 +472,11 @@ impl QpNode {
 impl Attached {
     /// Enters the launch in the QP's list.
     pub(crate) fn name(&self, graph: &Graph, launch: u64) {
-        let launch = *self.launch.get_or_init(|| launch);
-        self.qp.life().launches.push((graph.clone(), launch));
+        let mut life = self.qp.life();
+        let own = life.uses.iter_mut().find(|own| own.number == self.number);
+        if let Some(own) = own {
+            own.launch = Some((graph.clone(), launch));
+        }
     }
 
     pub(crate) fn slot(&self) -> Arc<dyn Slot> {
@@ -388,19 +488,29 @@ impl Attached {
         self.qp.tell_stop()
     }
 
-    /// The launch is over. What its work requests may access stays until they have retired.
-    pub(crate) fn settle(&self, kept: &[Kept]) {
-        if kept.is_empty() {
-            return;
+    /// The launch of all of them is over. What its work requests may access stays until they have retired.
+    pub(crate) fn settle(all: &[Self], kept: &[Kept]) {
+        let Some(first) = all.first() else { return };
+        let queues: Vec<&Queues> = all.iter().map(|one| &one.qp.queues).collect();
+        let issued: Vec<u64> = all.iter().map(|one| one.qp.life().issued).collect();
+        let left = if first.qp.gpu.is_alive() {
+            Queues::produced_of(&queues)
+        } else {
+            Vec::new()
+        };
+        let mut left = left.into_iter();
+        for (one, issued) in all.iter().zip(issued) {
+            one.settle_one(left.next().and_then(Result::ok), issued, kept);
         }
-        let idle = self.qp.gpu.is_alive()
-            && self
-                .qp
-                .queues
-                .produced()
-                .is_ok_and(|produced| produced.dbr == produced.completed as u16);
+    }
+
+    /// `issued`: uses of the QP so far when it was looked at.
+    fn settle_one(&self, left: Option<Produced>, issued: u64, kept: &[Kept]) {
         let mut life = self.qp.life();
-        let old = if idle {
+        // Another launch may change it still, or has.
+        let alone = life.issued == issued && life.uses.iter().all(|own| own.number == self.number);
+        life.left = left.filter(|_| alone);
+        let old = if left.is_some_and(Produced::is_idle) {
             std::mem::take(&mut life.pins)
         } else {
             life.pins.extend(kept.iter().cloned());
@@ -415,23 +525,21 @@ impl Attached {
 impl Node for QpNode {
     const NAME: &'static str = "QP";
 
-    fn advance(&self, to: Stage, deadline: Instant) -> Result<()> {
-        let _one = self.exclusive();
-        match to {
-            Stage::Live | Stage::Destroyed => Ok(()),
-            Stage::Stopping => self.stop(),
-            Stage::Synced => self.sync(deadline),
-            Stage::Drained => self.drain(deadline),
-            Stage::Unexported => self.unexport(),
-        }
+    fn number(&self) -> Option<u64> {
+        (self.qpn != 0).then_some(self.qpn.into())
+    }
+
+    fn advance(&self, to: Stage, wait: Wait) -> Result<()> {
+        let _one = self.exclusive(wait)?;
+        self.step(to, wait)
     }
 
     fn stage(&self) -> Stage {
         self.stage.get()
     }
 
+    /// Nobody else is at it: whoever destroys a node has it alone.
     fn destroy(&self) -> Result<()> {
-        let _one = self.exclusive();
         // A QP that was reset meanwhile is live again, and must not be destroyed from there.
         if self.stage.get() < Stage::Unexported {
             return Err(Error::QpState {
@@ -449,15 +557,18 @@ impl Node for QpNode {
     }
 
     fn parents(&self) -> Vec<Arc<dyn Slot>> {
-        let stop = self.life().stop_pin.as_ref().map(Pin::slot);
+        let life = self.life();
+        let regions: Vec<_> = life.pins.iter().map(|region| region.slot()).collect();
+        drop(life);
         [
-            self.pd.slot(),
-            self.cq.slot(),
-            self.map.slot(),
-            self.umem.slot(),
+            self.parents.pd.slot(),
+            self.parents.cq.slot(),
+            self.parents.map.slot(),
+            self.parents.umem.slot(),
+            self.parents.words.slot(),
         ]
         .into_iter()
-        .chain(stop)
+        .chain(regions)
         .collect()
     }
 }

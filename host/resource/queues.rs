@@ -1,94 +1,31 @@
-//! The memory, doorbell and CQ that one QP stands on.
+//! The queues of one QP: its place in a slab, and its CQ.
 //!
-//! Knows: where ring, CQ, doorbell records and handle lie in one GPU allocation, and the order in
-//! which the parts are closed. Must not know: the QP's state.
+//! Knows: what lies in the place, and how to read and write it. Must not know: the QP's state, or its neighbours'.
 
 use std::mem::offset_of;
-use std::sync::Arc;
 
-use warpverbs_wire::abi::{self, Line, QpHandle, State};
+use warpverbs_wire::abi::{self, QpHandle, State};
 use warpverbs_wire::cqe::{CQE, FRESH, Tail};
-use warpverbs_wire::doorbell::{DBR_SEND, cq_dbr_word, dbr_producer, dbr_word};
+use warpverbs_wire::doorbell::{DBR_SEND, dbr_producer, dbr_word};
 use warpverbs_wire::wqe::WQEBB;
 
 use super::cq::Cq;
-use super::uar::{Uar, UarMap};
-use super::umem::{PART_ALIGN, Umem};
-use super::{CqForm, GpuContext, GpuMemory, Pd};
+use super::layout::{Layout, runs};
+use super::slab::{Handle, Slab, Tenancy, fresh_handle};
+use super::{GpuMemory, Pd};
 use crate::driver::{DriverError, DriverErrorKind};
 use crate::error::{Error, Result};
-use crate::teardown::Slot;
 
-/// Byte offsets in the allocation.
-///
-/// | part | registered |
-/// |---|---|
-/// | send queue | yes |
-/// | CQ | yes |
-/// | doorbell records: the CQ's, and on another 64-byte line the QP's | yes |
-/// | handle | no: the NIC does not read it |
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Layout {
-    pub(crate) sq_depth: u32,
-    pub(crate) cq_depth: u32,
-    pub(crate) collapsed: bool,
-    pub(crate) sq: u64,
-    pub(crate) cq: u64,
-    pub(crate) cq_dbr: u64,
-    pub(crate) qp_dbr: u64,
-    pub(crate) handle: u64,
-    pub(crate) len: u64,
-}
-
-impl Layout {
-    /// The layout for a send queue of `sq_depth` WQEBBs, a power of two.
-    pub(crate) fn new(sq_depth: u32, form: CqForm) -> Self {
-        // A CQE for each WQE and one for the error that ends them all, so that no completion
-        // overwrites another.
-        let cq_depth = match form {
-            CqForm::Ring => sq_depth.saturating_add(1).next_power_of_two(),
-            CqForm::Collapsed => 1,
-        };
-        let cq = align(u64::from(sq_depth) * WQEBB as u64);
-        let cq_dbr = align(cq + u64::from(cq_depth) * CQE as u64);
-        let handle = cq_dbr + PART_ALIGN;
-        Self {
-            sq_depth,
-            cq_depth,
-            collapsed: form == CqForm::Collapsed,
-            sq: 0,
-            cq,
-            cq_dbr,
-            qp_dbr: cq_dbr + 64,
-            handle,
-            len: handle + QpHandle::LEN as u64,
-        }
-    }
-
-    /// Bytes that the NIC registers.
-    fn registered(&self) -> u64 {
-        self.handle
-    }
-}
-
-fn align(offset: u64) -> u64 {
-    offset.next_multiple_of(PART_ALIGN)
-}
-
-/// What one QP stands on. Clones are the same.
+/// A place in a slab, with a CQ. Clones are the same.
 #[derive(Clone, Debug)]
 pub(crate) struct Queues {
-    layout: Layout,
+    place: u32,
     cq: Cq,
-    map: UarMap,
-    uar: Uar,
-    umem: Umem,
-    memory: GpuMemory,
-    read_needs_dump: bool,
+    slab: Slab,
 }
 
-/// What the marker of a drain needs to know of the queues.
-#[derive(Clone, Copy, Debug)]
+/// How far a QP has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Produced {
     /// The send doorbell record: what the NIC was told of.
     pub(crate) dbr: u16,
@@ -96,150 +33,194 @@ pub(crate) struct Produced {
     pub(crate) completed: u64,
 }
 
+impl Produced {
+    /// That of a new life.
+    pub(super) fn fresh(first_index: u64) -> Self {
+        Self {
+            dbr: first_index as u16,
+            completed: first_index,
+        }
+    }
+
+    /// True if nothing is outstanding.
+    pub(super) fn is_idle(self) -> bool {
+        self.dbr == self.completed as u16
+    }
+}
+
 impl Queues {
-    /// Builds them, with indices that start at `first_index`.
-    pub(crate) fn build(
-        pd: &Pd,
-        gpu: &GpuContext,
-        layout: Layout,
-        first_index: u64,
-    ) -> Result<Self> {
-        let context = pd.context();
-        let memory = gpu.alloc(layout.len, "QP queues")?;
-        write_fresh(&memory, &layout, first_index)?;
-        let umem = Umem::register(context, &memory, layout.registered())?;
-        let uar = Uar::alloc(context)?;
-        let map = UarMap::map(gpu, &uar)?;
-        let cq = Cq::create(context, &layout, &umem, uar.page_id(), &map)?;
-        Ok(Self {
-            layout,
+    /// Takes a place, and creates its CQ.
+    pub(super) fn build(pd: &Pd, slab: &Slab) -> Result<(Self, Tenancy)> {
+        let (place, tenancy) = slab.take()?;
+        let cq = Cq::create(pd.context(), slab, place, tenancy.clone())?;
+        let queues = Self {
+            place,
             cq,
-            map,
-            uar,
-            umem,
-            memory,
-            read_needs_dump: !gpu.orders_nic_writes(),
-        })
+            slab: slab.clone(),
+        };
+        Ok((queues, tenancy))
     }
 
-    /// Their nodes, parents first.
-    pub(crate) fn slots(&self) -> Vec<Arc<dyn Slot>> {
-        vec![
-            self.memory.slot(),
-            self.umem.slot(),
-            self.uar.slot(),
-            self.map.slot(),
-            self.cq.slot(),
-        ]
-    }
-
-    pub(crate) fn cq_owner(&self) -> &Cq {
+    pub(super) fn cq_owner(&self) -> &Cq {
         &self.cq
     }
 
-    pub(crate) fn umem(&self) -> &Umem {
-        &self.umem
+    pub(super) fn slab(&self) -> &Slab {
+        &self.slab
     }
 
-    pub(crate) fn uar(&self) -> &Uar {
-        &self.uar
+    pub(super) fn place(&self) -> u32 {
+        self.place
     }
 
-    pub(crate) fn map(&self) -> &UarMap {
-        &self.map
+    fn layout(&self) -> &Layout {
+        self.slab.layout()
+    }
+
+    fn memory(&self) -> &GpuMemory {
+        self.slab.memory()
+    }
+
+    /// Offset of the send ring.
+    pub(super) fn sq(&self) -> u64 {
+        self.layout().sq(self.place)
+    }
+
+    /// Offset of the QP's doorbell record.
+    pub(super) fn qp_dbr(&self) -> u64 {
+        self.layout().qp_dbr(self.place)
     }
 
     /// Address of the handle on the GPU.
     pub(crate) fn handle_addr(&self) -> u64 {
-        self.memory.addr() + self.layout.handle
+        self.memory().addr() + self.layout().handle(self.place)
     }
 
-    /// Writes the part of the handle that does not change while the QP is exported. The rest goes
-    /// on from where GPU threads left it.
-    pub(crate) fn write_handle(&self, qpn: u32, log_max_message: u8, stop: u64) -> Result<()> {
-        let at = |offset: u64| self.memory.addr() + offset;
+    /// The handle that kernels take. What changes while the QP is exported goes on from where GPU threads left it.
+    pub(super) fn handle(&self, qpn: u32, log_max_message: u8) -> QpHandle {
+        let layout = self.layout();
+        let at = |offset: u64| self.memory().addr() + offset;
         let flag = |set: bool, flag: u32| if set { flag } else { 0 };
-        let handle = QpHandle {
+        QpHandle {
             version: abi::VERSION,
-            flags: flag(self.layout.collapsed, abi::FLAG_CQ_COLLAPSED)
-                | flag(self.read_needs_dump, abi::FLAG_READ_NEEDS_DUMP),
-            sq: at(self.layout.sq),
-            dbr: at(self.layout.qp_dbr + DBR_SEND as u64),
-            doorbell: self.map.doorbell(),
-            sq_depth: self.layout.sq_depth,
+            flags: flag(layout.collapsed, abi::FLAG_CQ_COLLAPSED)
+                | flag(self.slab.read_needs_dump(), abi::FLAG_READ_NEEDS_DUMP),
+            sq: at(self.sq()),
+            dbr: at(self.qp_dbr() + DBR_SEND as u64),
+            doorbell: self.slab.map().doorbell(),
+            sq_depth: layout.sq_depth,
             qpn,
-            cq: at(self.layout.cq),
-            cq_depth: self.layout.cq_depth,
+            cq: at(layout.cq(self.place)),
+            cq_depth: layout.cq_depth,
             log_max_message: log_max_message.into(),
-            stop,
+            stop: self.slab.words().addr(self.place),
             ..fresh_handle(0, 0)
-        };
-        let bytes = handle.to_bytes();
-        let (fixed, _) = bytes.split_at(FIXED);
-        self.memory.write(self.layout.handle, fixed)
+        }
+    }
+
+    /// True if kernels take its handle.
+    pub(super) fn is_exported(&self) -> bool {
+        self.slab.handle(self.place) == Handle::Written
     }
 
     /// CQEs of the CQ; 1 if it is collapsed.
     pub(crate) fn cq_depth(&self) -> u32 {
-        self.layout.cq_depth
+        self.layout().cq_depth
     }
 
     /// Reads the CQE of a CQ index.
     pub(crate) fn read_cqe(&self, index: u64, bytes: &mut [u8; CQE]) -> Result<()> {
-        let at = index % u64::from(self.layout.cq_depth) * CQE as u64;
-        self.memory.read(self.layout.cq + at, bytes)
+        let at = index % u64::from(self.cq_depth()) * CQE as u64;
+        self.memory().read(self.layout().cq(self.place) + at, bytes)
     }
 
     /// Reads the handle.
     pub(crate) fn read_handle(&self) -> Result<QpHandle> {
         let mut bytes = [0; QpHandle::LEN];
-        self.memory.read(self.layout.handle, &mut bytes)?;
-        QpHandle::from_bytes(&bytes).map_err(|error| {
-            let kind = DriverErrorKind::InvalidArgument;
-            Error::driver("read the QP handle")(DriverError::new("copy", kind, error.to_string()))
-        })
+        self.memory()
+            .read(self.layout().handle(self.place), &mut bytes)?;
+        parse_handle(&bytes)
     }
 
     /// Makes a queue that was stopped, and has no fault, live again.
-    pub(crate) fn clear_stop(&self) -> Result<()> {
+    pub(super) fn clear_stop(&self) -> Result<()> {
         let state = State(self.read_handle()?.state.word);
         if state.is_stopped() && !state.is_fault() {
-            let word = self.layout.handle + offset_of!(QpHandle, state) as u64;
+            let at = self.layout().handle(self.place) + offset_of!(QpHandle, state) as u64;
             let live = State(state.0 & !State::STOP);
-            self.memory.write(word, &live.0.to_le_bytes())?;
+            self.memory().write(at, &live.0.to_le_bytes())?;
         }
         Ok(())
     }
 
     /// What the NIC was told of, and what is known to have completed.
-    pub(crate) fn produced(&self) -> Result<Produced> {
-        let mut record = [0; 4];
-        self.memory
-            .read(self.layout.qp_dbr + DBR_SEND as u64, &mut record)?;
-        Ok(Produced {
-            dbr: dbr_producer(record),
-            completed: self.read_handle()?.completed.word,
-        })
+    pub(super) fn produced(&self) -> Result<Produced> {
+        let mut control = vec![0; Layout::CONTROL as usize];
+        self.memory()
+            .read(self.layout().control(self.place), &mut control)?;
+        parse_produced(&control)
+    }
+
+    /// As [`Self::produced`], of several. A run of neighbours takes one copy.
+    pub(super) fn produced_of(all: &[&Self]) -> Vec<Result<Produced>> {
+        let mut found: Vec<Option<Result<Produced>>> = all.iter().map(|_| None).collect();
+        for (at, one) in all.iter().enumerate() {
+            if found.get(at).is_some_and(Option::is_some) {
+                continue;
+            }
+            // All of the same slab, in the order of their places.
+            let mut together: Vec<(u32, usize)> = (at..)
+                .zip(all.iter().skip(at))
+                .filter(|(_, other)| other.slab.is(&one.slab))
+                .map(|(number, other)| (other.place, number))
+                .collect();
+            together.sort_unstable();
+            let places: Vec<u32> = together.iter().map(|(place, _)| *place).collect();
+            let mut numbers = together.iter().map(|(_, number)| *number);
+            for (first, count) in runs(&places) {
+                let mut controls = vec![0; count as usize * Layout::CONTROL as usize];
+                let read = one
+                    .memory()
+                    .read(one.layout().control(first), &mut controls);
+                let mut control = controls.chunks_exact(Layout::CONTROL as usize);
+                for number in numbers.by_ref().take(count as usize) {
+                    let produced = match (&read, control.next()) {
+                        (Ok(()), Some(control)) => parse_produced(control),
+                        // Each by itself: neighbours do not suffer for each other.
+                        _ => all
+                            .get(number)
+                            .map_or_else(|| one.produced(), |alone| alone.produced()),
+                    };
+                    if let Some(place) = found.get_mut(number) {
+                        *place = Some(produced);
+                    }
+                }
+            }
+        }
+        found
+            .into_iter()
+            .zip(all)
+            .map(|(found, one)| found.unwrap_or_else(|| one.produced()))
+            .collect()
     }
 
     /// Writes one WQEBB of the send queue.
-    pub(crate) fn write_wqebb(&self, index: u16, bytes: &[u8; WQEBB]) -> Result<()> {
-        let slot = u64::from(u32::from(index) & (self.layout.sq_depth - 1));
-        self.memory
-            .write(self.layout.sq + slot * WQEBB as u64, bytes)
+    pub(super) fn write_wqebb(&self, index: u16, bytes: &[u8; WQEBB]) -> Result<()> {
+        let slot = u64::from(u32::from(index) & (self.layout().sq_depth - 1));
+        self.memory().write(self.sq() + slot * WQEBB as u64, bytes)
     }
 
     /// Writes the send doorbell record.
-    pub(crate) fn write_record(&self, producer: u16) -> Result<()> {
+    pub(super) fn write_record(&self, producer: u16) -> Result<()> {
         let word = dbr_word(producer.into()).to_le_bytes();
-        self.memory
-            .write(self.layout.qp_dbr + DBR_SEND as u64, &word)
+        self.memory().write(self.qp_dbr() + DBR_SEND as u64, &word)
     }
 
     /// The tails of all CQEs, by slot.
-    pub(crate) fn cqe_tails(&self) -> Result<Vec<Tail>> {
-        let mut bytes = vec![0; self.layout.cq_depth as usize * CQE];
-        self.memory.read(self.layout.cq, &mut bytes)?;
+    pub(super) fn cqe_tails(&self) -> Result<Vec<Tail>> {
+        let mut bytes = vec![0; self.cq_depth() as usize * CQE];
+        self.memory()
+            .read(self.layout().cq(self.place), &mut bytes)?;
         let (tails, _) = bytes.as_chunks::<8>();
         Ok(tails
             .iter()
@@ -250,21 +231,21 @@ impl Queues {
     }
 
     /// Makes the CQE in a slot one that is none.
-    pub(crate) fn clear_cqe(&self, slot: usize) -> Result<()> {
-        self.memory
-            .write(self.layout.cq + (slot * CQE) as u64, &[FRESH; CQE])
+    pub(super) fn clear_cqe(&self, slot: usize) -> Result<()> {
+        let at = self.layout().cq(self.place) + (slot * CQE) as u64;
+        self.memory().write(at, &[FRESH; CQE])
     }
 
     /// Makes the queues those of a QP that was just reset: SQ indices start over, while the CQ goes on from the last CQE
     /// that the NIC has written.
-    pub(crate) fn renew(&self, first_index: u64) -> Result<()> {
+    pub(super) fn renew(&self) -> Result<()> {
         let mut consumer = self.read_handle()?.completed.second;
-        if self.layout.collapsed {
+        if self.layout().collapsed {
             // Its one CQE would be taken for a completion of the new life.
             self.clear_cqe(0)?;
         } else {
             let tails = self.cqe_tails()?;
-            let depth = self.layout.cq_depth;
+            let depth = self.cq_depth();
             let slot = |index: u64| (index & u64::from(depth - 1)) as usize;
             let limit = consumer + u64::from(depth);
             while consumer < limit
@@ -275,89 +256,26 @@ impl Queues {
                 consumer += 1;
             }
         }
-        // The handle last: if a write fails, the next attempt starts from the same consumer index.
-        write_records(&self.memory, &self.layout, first_index, consumer)?;
-        let handle = fresh_handle(first_index, consumer);
-        self.memory.write(self.layout.handle, &handle.to_bytes())
-    }
-
-    /// Makes the handle one that every kernel refuses: version 0 is none.
-    pub(crate) fn clear_handle(&self) -> Result<()> {
-        self.memory.write(self.layout.handle, &0u32.to_le_bytes())
+        self.slab.write_control(self.place, consumer)
     }
 }
 
-/// Bytes of a handle that do not change while the QP is exported.
-const FIXED: usize = offset_of!(QpHandle, reserved);
-
-/// A handle that every kernel refuses, with SQ indices that start at `first_index` and CQ indices at `consumer`.
-fn fresh_handle(first_index: u64, consumer: u64) -> QpHandle {
-    QpHandle {
-        version: 0,
-        flags: 0,
-        sq: 0,
-        dbr: 0,
-        doorbell: 0,
-        sq_depth: 0,
-        qpn: 0,
-        cq: 0,
-        cq_depth: 0,
-        log_max_message: 0,
-        stop: 0,
-        reserved: Line::new(first_index),
-        turn: Line::new(first_index),
-        completed: Line {
-            second: consumer,
-            ..Line::new(first_index)
-        },
-        state: Line::default(),
-    }
+fn parse_produced(control: &[u8]) -> Result<Produced> {
+    let record = control
+        .get(Layout::QP_DBR as usize + DBR_SEND..)
+        .and_then(|rest| rest.first_chunk())
+        .copied()
+        .unwrap_or_default();
+    let handle = control.get(Layout::HANDLE as usize..).unwrap_or_default();
+    Ok(Produced {
+        dbr: dbr_producer(record),
+        completed: parse_handle(handle)?.completed.word,
+    })
 }
 
-fn write_fresh(memory: &GpuMemory, layout: &Layout, first_index: u64) -> Result<()> {
-    // Opcode 0xf (invalid) and owner bit 1 in every CQE: none is taken for a completion, whichever
-    // lap is awaited first.
-    memory.write(layout.cq, &vec![FRESH; layout.cq_depth as usize * CQE])?;
-    write_records(memory, layout, first_index, first_index)?;
-    let handle = fresh_handle(first_index, first_index);
-    memory.write(layout.handle, &handle.to_bytes())
-}
-
-fn write_records(
-    memory: &GpuMemory,
-    layout: &Layout,
-    first_index: u64,
-    consumer: u64,
-) -> Result<()> {
-    // A record is 8 bytes: the CQ's consumer and arm words, the QP's receive and send counters.
-    // They start where the indices start: a send counter that differs is work to a NIC in ERR.
-    let consumer = cq_dbr_word(consumer).to_le_bytes();
-    memory.write(layout.cq_dbr, &[consumer, [0; 4]].concat())?;
-    let send = dbr_word(first_index).to_le_bytes();
-    memory.write(layout.qp_dbr, &[[0; 4], send].concat())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parts_follow_each_other_on_their_own_pages() {
-        for (depth, form, cq_depth) in [
-            (2, CqForm::Ring, 4),
-            (64, CqForm::Ring, 128),
-            (32_768, CqForm::Ring, 65_536),
-            (64, CqForm::Collapsed, 1),
-        ] {
-            let layout = Layout::new(depth, form);
-            assert_eq!(layout.cq_depth, cq_depth);
-            assert!(layout.cq >= u64::from(depth) * 64);
-            assert!(layout.cq_dbr >= layout.cq + u64::from(cq_depth) * CQE as u64);
-            assert!(layout.handle > layout.qp_dbr + 8);
-            assert!(layout.len >= layout.handle + 320);
-            for part in [layout.sq, layout.cq, layout.cq_dbr, layout.handle] {
-                assert_eq!(part % PART_ALIGN, 0);
-            }
-        }
-    }
+fn parse_handle(bytes: &[u8]) -> Result<QpHandle> {
+    QpHandle::from_bytes(bytes).map_err(|error| {
+        let kind = DriverErrorKind::InvalidArgument;
+        Error::driver("read the QP handle")(DriverError::new("copy", kind, error.to_string()))
+    })
 }

@@ -82,6 +82,10 @@ pub(crate) struct UarNode {
 impl Node for UarNode {
     const NAME: &'static str = "doorbell page";
 
+    fn number(&self) -> Option<u64> {
+        Some(self.info.page_id.into())
+    }
+
     fn destroy(&self) -> Result<()> {
         self.context.undo("free the doorbell page", |nic| {
             nic.free_uar(self.info.handle)
@@ -149,6 +153,10 @@ pub(crate) struct UarMapNode {
 
 impl Node for UarMapNode {
     const NAME: &'static str = "doorbell page mapping";
+
+    fn number(&self) -> Option<u64> {
+        Some(self.page)
+    }
 
     fn destroy(&self) -> Result<()> {
         self.gpu

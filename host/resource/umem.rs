@@ -5,19 +5,14 @@
 use std::sync::Arc;
 
 use super::dmabuf::with_dmabuf;
+use super::layout::MAX_PAGE;
 use super::{Context, GpuMemory, MemoryNode};
 use crate::driver::{Access, UmemInfo};
 use crate::error::{Error, Result};
 use crate::teardown::{Graph, Node, Pin, Shared, Slot};
 
-/// Alignment of the parts of a UMEM.
-pub(super) const PART_ALIGN: u64 = 4096;
-
-/// Page sizes that a NIC may use for a UMEM: 4 KiB to 64 KiB. mlx5 gives a queue's offset in a page
-/// 6 bits (`qpc.page_offset`, `cqc.page_offset`), so a page is at most 64 times the smallest
-/// alignment of a part; and GPU memory comes in pages of 64 KiB.
-const PAGE_SIZES: u64 = (64 * 1024 * 2 - 1) & !(PART_ALIGN - 1);
-const _: () = assert!(64 * PART_ALIGN >= 64 * 1024);
+/// Page sizes that a NIC may use for a UMEM: always passed, since without them a driver promises offset 0 only.
+const PAGE_SIZES: u64 = (MAX_PAGE * 2 - 1) & !(4096 - 1);
 
 /// A UMEM over GPU memory.
 #[derive(Clone, Debug)]
@@ -27,11 +22,10 @@ pub(crate) struct Umem {
 }
 
 impl Umem {
-    /// Registers the first `len` bytes of `memory`.
-    pub(crate) fn register(context: &Context, memory: &GpuMemory, len: u64) -> Result<Self> {
-        debug_assert!(len <= memory.len());
+    /// Registers `memory`.
+    pub(crate) fn register(context: &Context, memory: &GpuMemory) -> Result<Self> {
         let pin = memory.pin()?;
-        with_dmabuf(memory.gpu(), memory.addr(), len, |region| {
+        with_dmabuf(memory.gpu(), memory.addr(), memory.len(), |region| {
             // SAFETY: `Nic::reg_umem` demands
             // - that memory given by address stays allocated until deregistered: it is given by
             //   dmabuf, and the node holds the memory besides;
@@ -77,6 +71,10 @@ pub(crate) struct UmemNode {
 
 impl Node for UmemNode {
     const NAME: &'static str = "UMEM";
+
+    fn number(&self) -> Option<u64> {
+        Some(self.info.id.into())
+    }
 
     fn destroy(&self) -> Result<()> {
         self.context.undo("deregister the UMEM", |nic| {

@@ -1,8 +1,12 @@
 //! Who may use a node, and who destroys it.
 //!
 //! Knows: that users and guests come in while it is open, that one destroyer at a time goes in when no user is left, that
-//! it waits for guests, who stay for one call only, and that the gate closes once. Must not know: what is behind it.
+//! it waits for guests, who stay for one call only, and that the gate closes once. Whoever waits has a deadline: a driver
+//! call that does not return keeps a guest inside. Must not know: what is behind it.
 
+use std::time::Instant;
+
+use super::baton::wait_until;
 use super::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// A gate.
@@ -36,6 +40,8 @@ pub(crate) enum Claim {
     Yours,
     /// So many users are left.
     Busy(usize),
+    /// A guest, or another destroyer, did not leave before the deadline.
+    Late,
     /// It was destroyed before.
     Closed,
 }
@@ -54,12 +60,6 @@ impl Gate {
 
     fn lock(&self) -> MutexGuard<'_, Life> {
         self.life.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn wait<'a>(&self, life: MutexGuard<'a, Life>) -> MutexGuard<'a, Life> {
-        self.changed
-            .wait(life)
-            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Comes in to stay; false if it is not open.
@@ -99,34 +99,39 @@ impl Gate {
         self.changed.notify_all();
     }
 
-    /// Lets nobody in any more, and waits until all are out.
-    pub(crate) fn shut(&self) {
+    /// Lets nobody in any more, and waits until all are out; how many are in at the deadline.
+    pub(crate) fn shut(&self, deadline: Instant) -> usize {
         let mut life = self.lock();
         if life.phase == Phase::Open {
             life.phase = Phase::Shut;
         }
-        while life.users > 0 {
-            life = self.wait(life);
-        }
+        let outside = |life: &Life| life.users == 0;
+        life = wait_until(&self.changed, life, deadline, outside);
+        life.users
     }
 
-    /// Asks to destroy what is behind it. Waits for another destroyer to finish.
-    pub(crate) fn claim(&self) -> Claim {
-        let mut life = self.lock();
-        while life.phase == Phase::Claimed {
-            life = self.wait(life);
+    /// Asks to destroy what is behind it. Waits for another destroyer to finish, and for guests to leave.
+    pub(crate) fn claim(&self, deadline: Instant) -> Claim {
+        let unclaimed = |life: &Life| life.phase != Phase::Claimed;
+        let mut life = wait_until(&self.changed, self.lock(), deadline, unclaimed);
+        match life.phase {
+            Phase::Claimed => return Claim::Late,
+            Phase::Closed => return Claim::Closed,
+            Phase::Open | Phase::Shut => {}
         }
-        if life.phase == Phase::Closed {
-            Claim::Closed
-        } else if life.users > 0 {
-            Claim::Busy(life.users)
-        } else {
-            life.phase = Phase::Claimed;
-            while life.guests > 0 {
-                life = self.wait(life);
-            }
-            Claim::Yours
+        if life.users > 0 {
+            return Claim::Busy(life.users);
         }
+        let before = std::mem::replace(&mut life.phase, Phase::Claimed);
+        let empty = |life: &Life| life.guests == 0;
+        life = wait_until(&self.changed, life, deadline, empty);
+        if empty(&life) {
+            return Claim::Yours;
+        }
+        life.phase = before;
+        drop(life);
+        self.changed.notify_all();
+        Claim::Late
     }
 
     /// Ends a claim: closed for good, or, after a refusal, open to the next attempt.
@@ -137,6 +142,11 @@ impl Gate {
             Phase::Open
         };
         self.changed.notify_all();
+    }
+
+    /// True if nobody is let in any more.
+    pub(crate) fn is_shut(&self) -> bool {
+        self.lock().phase != Phase::Open
     }
 
     /// True if it was destroyed.

@@ -6,14 +6,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tracing::error;
 
+use super::baton::Baton;
 use super::gate::Gate;
-use super::report::{self, CloseReport, Notes, Retained, noting};
-use super::{NAP, QUIESCE, Slot, Stage};
-use crate::error::{Error, Result};
+use super::report::{self, CloseReport, NodeId, Notes, Retained, noting};
+use super::wait::{GRACE, NAP};
+use super::{QUIESCE, Slot, Stage, Wait};
+use crate::error::{Error, ErrorKind, Result};
 
 /// The nodes of a context.
 ///
@@ -26,14 +28,15 @@ struct State {
     name: &'static str,
     gate: Gate,
     /// Held by whoever closes the context: a second one waits, and finds what the first has left.
-    closing: Mutex<()>,
+    closing: Baton,
     entries: Mutex<BTreeMap<u64, Entry>>,
 }
 
 struct Entry {
+    name: NodeId,
     slot: Weak<dyn Slot>,
     /// The node itself, if no handle is left.
-    _kept: Option<Arc<dyn Slot>>,
+    kept: Option<Arc<dyn Slot>>,
     refused: Option<Retained>,
 }
 
@@ -66,7 +69,7 @@ impl Graph {
         Self(Arc::new(State {
             name,
             gate: Gate::new(),
-            closing: Mutex::default(),
+            closing: Baton::new(),
             entries: Mutex::default(),
         }))
     }
@@ -80,10 +83,20 @@ impl Graph {
         }
     }
 
+    /// How long a drop waits: not at all once the context is closed, since that close has waited.
+    pub(super) fn grace(&self) -> Wait {
+        Wait::within(if self.0.gate.is_shut() {
+            Duration::ZERO
+        } else {
+            GRACE
+        })
+    }
+
     pub(super) fn add(&self, id: u64, slot: &Arc<dyn Slot>) {
         let entry = Entry {
+            name: slot.name(),
             slot: Arc::downgrade(slot),
-            _kept: None,
+            kept: None,
             refused: None,
         };
         lock(&self.0.entries).insert(id, entry);
@@ -109,8 +122,9 @@ impl Graph {
         error!(%retained, "not destroyed: retained with all that it depends on");
         report::note(|notes| notes.retained.push(retained.clone()));
         let entry = Entry {
+            name: slot.name(),
             slot: Arc::downgrade(&slot),
-            _kept: Some(slot.clone()),
+            kept: Some(slot.clone()),
             refused: Some(retained),
         };
         lock(&self.0.entries).insert(slot.id(), entry);
@@ -126,37 +140,106 @@ impl Graph {
 
     /// Tries again to destroy what could not be, and returns what still could not.
     pub(crate) fn retry(&self, deadline: Instant) -> Vec<Retained> {
-        let _one = lock(&self.0.closing);
-        let slots = self.slots(|entry| entry.refused.is_some());
-        self.take_down(slots, deadline);
-        self.retained()
+        let mut left = self.retained();
+        if let Some(_one) = self.0.closing.take(deadline) {
+            // What goes may have been the cause why another stays.
+            loop {
+                let before = left.len();
+                let slots = self.slots(|entry| entry.refused.is_some());
+                self.take_down(slots, deadline, true);
+                left = self.retained();
+                if left.is_empty() || left.len() >= before {
+                    break;
+                }
+            }
+        }
+        left
     }
 
     /// Closes the context: lets no call begin, waits for those under way, and takes down all nodes in stages.
+    ///
+    /// A call that does not end in time keeps what it uses, and no more: whatever it makes after that is rolled back, or is
+    /// found by the next close.
     pub(crate) fn close(&self, deadline: Instant) -> CloseReport {
-        self.0.gate.shut();
-        let _one = lock(&self.0.closing);
-        self.settle(deadline);
+        let wait = Wait::until(deadline);
+        let calls = self.0.gate.shut(deadline);
+        let Some(_one) = self.0.closing.take(deadline) else {
+            return self.held(&wait, self.names());
+        };
+        let mut going = self.settle(&wait);
+        if calls > 0 {
+            going.push(self.late(format!("{calls} call(s) under way"), &wait, Vec::new()));
+        }
         let slots = self.slots(|_| true);
-        self.take_down(slots, deadline)
+        let mut report = self.take_down(slots, deadline, true);
+        if !going.is_empty() {
+            report.stage = report.stage.min(Stage::Stopping);
+            report.retained.append(&mut going);
+        }
+        report
     }
 
     /// Takes some nodes down in stages. One such call at a time: a second finds what the first has left.
     pub(crate) fn sweep(&self, slots: Vec<Arc<dyn Slot>>, deadline: Instant) -> CloseReport {
-        let _one = lock(&self.0.closing);
-        sweep(slots, deadline).0
+        let wait = Wait::until(deadline);
+        match self.0.closing.take(deadline) {
+            Some(_one) => self.take_down(slots, deadline, false),
+            None => self.held(&wait, slots.iter().map(|slot| slot.name()).collect()),
+        }
     }
 
-    /// Waits until what other threads are dropping is gone, or retained.
-    fn settle(&self, deadline: Instant) {
-        let going = || {
-            lock(&self.0.entries)
+    /// The report of a close that another thread did not let in.
+    fn held(&self, wait: &Wait, set: Vec<NodeId>) -> CloseReport {
+        CloseReport {
+            stage: Stage::Stopping,
+            released: BTreeMap::new(),
+            retained: vec![self.late("another thread's close".into(), wait, set)],
+            untold: Vec::new(),
+        }
+    }
+
+    fn late(&self, what: String, wait: &Wait, set: Vec<NodeId>) -> Retained {
+        Retained {
+            node: NodeId::unnumbered(self.0.name),
+            cause: format!("{what} did not finish within {:?}", wait.elapsed()),
+            kind: ErrorKind::Timeout,
+            set,
+        }
+    }
+
+    /// Waits until what other threads are dropping is gone, or retained; what is neither at the deadline.
+    fn settle(&self, wait: &Wait) -> Vec<Retained> {
+        loop {
+            let going: Vec<NodeId> = lock(&self.0.entries)
                 .values()
-                .any(|entry| entry.slot.strong_count() == 0)
-        };
-        while going() && Instant::now() < deadline {
+                .filter(|entry| entry.slot.strong_count() == 0)
+                .map(|entry| entry.name)
+                .collect();
+            if going.is_empty() || wait.is_over() {
+                let late = |node| Retained {
+                    node,
+                    ..self.late("another thread's drop of it".into(), wait, Vec::new())
+                };
+                return going.into_iter().map(late).collect();
+            }
             std::thread::sleep(NAP);
         }
+    }
+
+    fn names(&self) -> Vec<NodeId> {
+        let entries = lock(&self.0.entries);
+        entries.values().rev().map(|entry| entry.name).collect()
+    }
+
+    /// All nodes, and what each depends on.
+    #[cfg(all(test, feature = "sim"))]
+    pub(crate) fn nodes(&self) -> Vec<(NodeId, Vec<NodeId>)> {
+        let names = |slots: Vec<Arc<dyn Slot>>| slots.iter().map(|slot| slot.name()).collect();
+        let slots = self.slots(|_| true);
+        slots
+            .iter()
+            .map(|slot| (slot.name(), names(slot.parents())))
+            .collect()
     }
 
     fn slots(&self, wanted: impl Fn(&Entry) -> bool) -> Vec<Arc<dyn Slot>> {
@@ -167,80 +250,130 @@ impl Graph {
             .collect()
     }
 
-    fn take_down(&self, slots: Vec<Arc<dyn Slot>>, deadline: Instant) -> CloseReport {
-        let (report, refused) = sweep(slots, deadline);
+    /// Takes nodes down in stages. What refuses, and all that it depends on, stays; the others go on. `for_good`: what
+    /// refuses is to be tried again, whoever holds it; otherwise that is up to whoever does.
+    fn take_down(
+        &self,
+        mut slots: Vec<Arc<dyn Slot>>,
+        deadline: Instant,
+        for_good: bool,
+    ) -> CloseReport {
+        slots.sort_unstable_by_key(|slot| slot.id());
+        let (refused, notes) = noting(|| take_down(&slots, deadline));
+        let Notes {
+            released,
+            retained: dropped,
+            untold,
+        } = notes;
+        let stage = slots
+            .iter()
+            .filter(|slot| refused.contains_key(&slot.id()))
+            .map(|slot| slot.stage())
+            .chain((!dropped.is_empty()).then_some(Stage::Unexported))
+            .min()
+            .unwrap_or(Stage::Destroyed);
+        self.note(slots, &refused, for_good);
+        CloseReport {
+            stage,
+            released,
+            retained: refused.into_values().chain(dropped).collect(),
+            untold,
+        }
+    }
+
+    /// Notes which nodes have refused, and keeps those of them that nobody else has: their children held them, and are
+    /// gone.
+    fn note(&self, slots: Vec<Arc<dyn Slot>>, refused: &BTreeMap<u64, Retained>, for_good: bool) {
         let mut entries = lock(&self.0.entries);
-        let mut gone = Vec::new();
-        for entry in entries.values_mut() {
-            entry.refused = entry.slot.upgrade().and_then(|slot| {
-                let found = refused.get(&slot.id()).cloned();
-                gone.push(slot);
-                found.or_else(|| entry.refused.take())
-            });
-        }
-        drop(entries);
-        // The last reference to a node may be here; its drop comes back to the list.
-        drop(gone);
-        report
-    }
-}
-
-/// Takes nodes down in stages. What refuses, and all that it depends on, stays; the others go on.
-fn sweep(
-    mut slots: Vec<Arc<dyn Slot>>,
-    deadline: Instant,
-) -> (CloseReport, BTreeMap<u64, Retained>) {
-    slots.sort_unstable_by_key(|slot| slot.id());
-    let (refused, notes) = noting(|| take_down(&slots, deadline));
-    let Notes {
-        released,
-        retained: dropped,
-        untold,
-    } = notes;
-    let stage = slots
-        .iter()
-        .filter(|slot| refused.contains_key(&slot.id()))
-        .map(|slot| slot.stage())
-        .chain((!dropped.is_empty()).then_some(Stage::Unexported))
-        .min()
-        .unwrap_or(Stage::Destroyed);
-    let report = CloseReport {
-        stage,
-        released,
-        retained: refused.values().cloned().chain(dropped).collect(),
-        untold,
-    };
-    (report, refused)
-}
-
-fn take_down(slots: &[Arc<dyn Slot>], deadline: Instant) -> BTreeMap<u64, Retained> {
-    let mut refused: BTreeMap<u64, Error> = BTreeMap::new();
-    for stage in QUIESCE {
-        for slot in slots {
-            if !refused.contains_key(&slot.id())
-                && let Err(cause) = slot.advance(stage, deadline)
+        for slot in &slots {
+            let alone = Arc::strong_count(slot) == 1;
+            if let (Some(entry), Some(retained)) =
+                (entries.get_mut(&slot.id()), refused.get(&slot.id()))
+                && (for_good || alone)
             {
-                refused.insert(slot.id(), cause);
-            }
-        }
-    }
-    let mut frozen = BTreeSet::new();
-    for slot in slots.iter().rev() {
-        if !refused.contains_key(&slot.id()) && !frozen.contains(&slot.id()) {
-            match slot.close() {
-                Ok(()) => continue,
-                Err(cause) => {
-                    refused.insert(slot.id(), cause);
+                entry.refused = Some(retained.clone());
+                if alone {
+                    entry.kept = Some(slot.clone());
                 }
             }
         }
-        // What it depends on stays because of it, and not for a reason of its own.
-        frozen.extend(slot.parents().iter().map(|parent| parent.id()));
+        drop(entries);
+        // The last reference to a node may be here all the same; its drop comes back to the list.
+        drop(slots);
     }
+}
+
+fn take_down(slots: &[Arc<dyn Slot>], deadline: Instant) -> BTreeMap<u64, Retained> {
+    let mut refused = quiesce(slots, deadline);
+    destroy(slots, &mut refused, deadline);
     slots
         .iter()
         .filter_map(|slot| Some((slot.id(), describe(&**slot, refused.get(&slot.id())?))))
         .collect()
+}
+
+/// Brings nodes to the last stage before destruction, and says which refuse. Each goes on as soon as it can: what holds one
+/// up takes its own turns, not the others' time.
+fn quiesce(slots: &[Arc<dyn Slot>], deadline: Instant) -> BTreeMap<u64, Error> {
+    let wait = Wait::until(deadline);
+    let mut refused = BTreeMap::new();
+    let mut under_way: Vec<_> = slots.iter().map(|slot| (slot, &QUIESCE[..])).collect();
+    // All are told to stop before any is waited for.
+    let mut stopping = true;
+    while !under_way.is_empty() {
+        let alone = under_way.len() == 1;
+        under_way.retain_mut(|(slot, stages)| {
+            let turn = if alone { wait } else { wait.next_turn() };
+            while let [next, later @ ..] = *stages {
+                match slot.advance(*next, turn) {
+                    Ok(()) => *stages = later,
+                    Err(cause) if is_late(&cause) && !turn.is_last() => return true,
+                    Err(cause) => {
+                        refused.insert(slot.id(), cause);
+                        return false;
+                    }
+                }
+                // Handles are cleared together: of all that are drained in one round, in the next.
+                if stopping || matches!(later, [Stage::Unexported]) {
+                    return true;
+                }
+            }
+            false
+        });
+        stopping = false;
+    }
+    refused
+}
+
+/// Destroys nodes backwards, and adds those that refuse.
+fn destroy(slots: &[Arc<dyn Slot>], refused: &mut BTreeMap<u64, Error>, deadline: Instant) {
+    let wait = Wait::until(deadline);
+    let mut late = true;
+    while std::mem::take(&mut late) {
+        let mut frozen = BTreeSet::new();
+        // A QP in error keeps regions that are younger than it is.
+        for slot in slots.iter().filter(|slot| refused.contains_key(&slot.id())) {
+            frozen.extend(slot.parents().iter().map(|parent| parent.id()));
+        }
+        for slot in slots.iter().rev() {
+            if !refused.contains_key(&slot.id()) && !frozen.contains(&slot.id()) {
+                let turn = wait.next_turn();
+                match slot.close(turn) {
+                    Ok(()) => continue,
+                    Err(cause) if is_late(&cause) && !turn.is_last() => late = true,
+                    Err(cause) => {
+                        refused.insert(slot.id(), cause);
+                    }
+                }
+            }
+            // What it depends on stays because of it, and not for a reason of its own.
+            frozen.extend(slot.parents().iter().map(|parent| parent.id()));
+        }
+    }
+}
+
+fn is_late(cause: &Error) -> bool {
+    cause.kind() == ErrorKind::Timeout
 }
 
 fn describe(slot: &dyn Slot, cause: &Error) -> Retained {

@@ -8,34 +8,34 @@
 //! the other handles then fail with [`Error::Closed`]. When a driver refuses, the hardware may still use the node: it
 //! stays, with all that it pins. If no handle is left, its [`Graph`] keeps it, to be inspected and tried again.
 
+mod baton;
 mod gate;
 mod graph;
 mod report;
 mod stage;
 mod sync;
+mod wait;
 
 use std::fmt;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
 use tracing::debug;
 
 use crate::error::{Error, Result};
 
+pub(crate) use baton::{Baton, Held as BatonHeld};
 use gate::{Claim, Gate};
 pub(crate) use graph::{Entered, Found, Graph};
-pub use report::{CloseReport, Retained};
+pub use report::{CloseReport, NodeId, Retained};
 pub(crate) use report::{attach, building, untold};
 pub(crate) use stage::StageCell;
 pub use stage::{Stage, StageEvent};
-
-/// How long a drop, or a close without a deadline, waits for kernels and for work requests.
-pub(crate) const GRACE: Duration = Duration::from_secs(5);
+pub(crate) use wait::{GRACE, Wait, deadline_after, poll};
 
 /// The stages before destruction.
-const QUIESCE: [Stage; 4] = [
+pub(crate) const QUIESCE: [Stage; 4] = [
     Stage::Stopping,
     Stage::Synced,
     Stage::Drained,
@@ -47,8 +47,14 @@ pub(crate) trait Node: Send + Sync + 'static {
     /// What it is, in messages.
     const NAME: &'static str;
 
-    /// Brings it to a stage before destruction; nothing to do for most. Resumes after a refusal.
-    fn advance(&self, _to: Stage, _deadline: Instant) -> Result<()> {
+    /// The number by which its device names it, or its address, if it is an object of a device.
+    fn number(&self) -> Option<u64> {
+        None
+    }
+
+    /// Brings it to a stage before destruction; nothing to do for most. Resumes after a refusal, and after a turn that was
+    /// too short.
+    fn advance(&self, _to: Stage, _wait: Wait) -> Result<()> {
         Ok(())
     }
 
@@ -70,12 +76,13 @@ pub(crate) trait Node: Send + Sync + 'static {
 /// A node where it stands: what the graph knows of it.
 pub(crate) trait Slot: Send + Sync {
     fn id(&self) -> u64;
-    fn name(&self) -> &'static str;
+    fn name(&self) -> NodeId;
     fn parents(&self) -> Vec<Arc<dyn Slot>>;
     fn stage(&self) -> Stage;
-    fn advance(&self, to: Stage, deadline: Instant) -> Result<()>;
-    /// Destroys the node; does nothing if that was done. Busy while it is pinned.
-    fn close(&self) -> Result<()>;
+    fn advance(&self, to: Stage, wait: Wait) -> Result<()>;
+    /// Destroys the node; does nothing if that was done. Busy while it is pinned. Waits for calls under way, at most until
+    /// the turn is over.
+    fn close(&self, wait: Wait) -> Result<()>;
 }
 
 /// Numbers of nodes rise: parents come before children.
@@ -83,6 +90,7 @@ static ISSUED: AtomicU64 = AtomicU64::new(0);
 
 struct Held<N: Node> {
     id: u64,
+    name: NodeId,
     gate: Gate,
     node: Mutex<Option<Arc<N>>>,
 }
@@ -112,8 +120,8 @@ impl<N: Node> Slot for Held<N> {
         self.id
     }
 
-    fn name(&self) -> &'static str {
-        N::NAME
+    fn name(&self) -> NodeId {
+        self.name
     }
 
     fn parents(&self) -> Vec<Arc<dyn Slot>> {
@@ -126,14 +134,14 @@ impl<N: Node> Slot for Held<N> {
         self.current().map_or(Stage::Destroyed, |node| node.stage())
     }
 
-    fn advance(&self, to: Stage, deadline: Instant) -> Result<()> {
-        self.visit(|node| node.advance(to, deadline))
-            .unwrap_or(Ok(()))
+    fn advance(&self, to: Stage, wait: Wait) -> Result<()> {
+        self.visit(|node| node.advance(to, wait)).unwrap_or(Ok(()))
     }
 
-    fn close(&self) -> Result<()> {
-        match self.gate.claim() {
+    fn close(&self, wait: Wait) -> Result<()> {
+        match self.gate.claim(wait.turn()) {
             Claim::Closed => return Ok(()),
+            Claim::Late => return Err(wait.timeout("another thread's call")),
             Claim::Busy(users) => {
                 return Err(Error::Busy {
                     what: N::NAME,
@@ -172,13 +180,13 @@ impl<N: Node> Drop for Held<N> {
         let Some(node) = self.node().take() else {
             return;
         };
-        let deadline = Instant::now() + GRACE;
-        let destroyed = QUIESCE
-            .into_iter()
-            .try_for_each(|stage| node.advance(stage, deadline))
-            .and_then(|()| node.destroy());
         // A second reference keeps the list alive while the node that leads to it moves into it.
         let graph = node.graph().clone();
+        let wait = graph.grace();
+        let destroyed = QUIESCE
+            .into_iter()
+            .try_for_each(|stage| node.advance(stage, wait))
+            .and_then(|()| node.destroy());
         match destroyed {
             Ok(()) => {
                 destroyed_now::<N>();
@@ -189,6 +197,7 @@ impl<N: Node> Drop for Held<N> {
             Err(cause) => graph.keep(
                 Arc::new(Self {
                     id: self.id,
+                    name: self.name,
                     gate: Gate::new(),
                     node: Mutex::new(Some(node)),
                 }),
@@ -210,11 +219,16 @@ impl<N: Node> Clone for Shared<N> {
 impl<N: Node> Shared<N> {
     /// A node that a driver call has just created.
     pub(crate) fn new(node: N) -> Self {
-        debug!(node = N::NAME, "created");
+        let name = NodeId {
+            kind: N::NAME,
+            number: node.number(),
+        };
+        debug!(node = %name, "created");
         let graph = node.graph().clone();
         let id = ISSUED.fetch_add(1, Ordering::Relaxed);
         let held = Arc::new(Held {
             id,
+            name,
             gate: Gate::new(),
             node: Mutex::new(Some(Arc::new(node))),
         });
@@ -247,11 +261,11 @@ impl<N: Node> Shared<N> {
 
     /// Destroys the node; does nothing if that was done. Busy while it is pinned.
     pub(crate) fn close(&self) -> Result<()> {
-        let deadline = Instant::now() + GRACE;
+        let wait = Wait::within(GRACE);
         for stage in QUIESCE {
-            self.0.advance(stage, deadline)?;
+            self.0.advance(stage, wait)?;
         }
-        self.0.close()
+        self.0.close(wait)
     }
 
     pub(crate) fn slot(&self) -> Arc<dyn Slot> {
@@ -307,41 +321,6 @@ impl<N: Node> fmt::Debug for Pin<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(N::NAME)
     }
-}
-
-/// Queries in a row before a waiting thread sleeps between them.
-const EAGER_QUERIES: u32 = 64;
-/// How long it sleeps.
-const NAP: Duration = Duration::from_micros(50);
-
-/// The moment when `time` has passed. A time too long for the clock is as good as a century.
-pub(crate) fn deadline_after(time: Duration) -> Instant {
-    const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
-    Instant::now() + time.min(CENTURY)
-}
-
-/// Calls `look` until it says that it is done, at least a few times, and at most until the deadline.
-pub(crate) fn poll(
-    what: &'static str,
-    deadline: Instant,
-    mut look: impl FnMut() -> Result<bool>,
-) -> Result<()> {
-    let started = Instant::now();
-    let mut looks = 0u32;
-    while !look()? {
-        looks = looks.saturating_add(1);
-        let now = Instant::now();
-        if looks > EAGER_QUERIES || now >= deadline {
-            if now >= deadline {
-                return Err(Error::Timeout {
-                    what,
-                    waited: now - started,
-                });
-            }
-            std::thread::sleep(NAP);
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -7,25 +7,53 @@ use std::fmt;
 use super::Stage;
 use crate::error::{Error, ErrorKind, Result};
 
+/// A node of the graph of what was built: one object, or one launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub struct NodeId {
+    /// What it is: one of [`crate::NODE_KINDS`].
+    pub kind: &'static str,
+    /// The number by which its device names it, or its address. `None` if no device knows it, such as a launch.
+    pub number: Option<u64>,
+}
+
+impl NodeId {
+    /// A node that no device knows.
+    pub(crate) fn unnumbered(kind: &'static str) -> Self {
+        Self { kind, number: None }
+    }
+}
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.kind)?;
+        match self.number {
+            Some(number) => write!(f, " {number:#x}"),
+            None => Ok(()),
+        }
+    }
+}
+
 /// Something that was not destroyed, because a driver refused or because something still uses it. It and all that it
 /// depends on stay: the hardware may still access them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Retained {
     /// What it is.
-    pub node: &'static str,
+    pub node: NodeId,
     /// Why it stays.
     pub cause: String,
     /// Which kind of failure that is.
     pub kind: ErrorKind,
     /// What it depends on, which stays with it.
-    pub set: Vec<&'static str>,
+    pub set: Vec<NodeId>,
 }
 
 impl fmt::Display for Retained {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.node, self.cause)?;
         if !self.set.is_empty() {
-            write!(f, " (with it stay: {})", self.set.join(", "))?;
+            let set: Vec<_> = self.set.iter().map(NodeId::to_string).collect();
+            write!(f, " (with it stay: {})", set.join(", "))?;
         }
         Ok(())
     }
@@ -136,7 +164,7 @@ pub(crate) fn building<T>(build: impl FnOnce() -> Result<T>) -> Result<T> {
 /// Attaches to the error of a call what could not be undone after it.
 pub(crate) fn attach(first: Error, node: &'static str, later: Error) -> Error {
     let left = Retained {
-        node,
+        node: NodeId::unnumbered(node),
         cause: later.to_string(),
         kind: later.kind(),
         set: Vec::new(),

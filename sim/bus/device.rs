@@ -77,8 +77,17 @@ pub trait Dma {
     fn read(&mut self, access: DmaAccess, addr: u64, bytes: &mut [u8]) -> Result<(), Fault>;
     /// Writes bytes.
     fn write(&mut self, access: DmaAccess, addr: u64, bytes: &[u8]) -> Result<(), Fault>;
-    /// A queue has heard from its peer: a queue of this device (`here`) or of another one.
-    fn follow(&mut self, _context: u32, _peer: u32, _here: bool) {}
+    /// Copies `len` bytes from one address to another, in ascending order.
+    fn copy(
+        &mut self,
+        from: (DmaAccess, u64),
+        to: (DmaAccess, u64),
+        len: u64,
+    ) -> Result<(), CopyFault> {
+        by_parts(self, from, to, len)
+    }
+    /// A queue has heard from its peer: a queue of this device, or of the one with that [`Device::address`].
+    fn follow(&mut self, _context: u32, _peer: u32, _address: Option<u64>) {}
     /// Who made the MMIO store for a queue that arrived last, if the memory model knows: for reports.
     fn doorbell_by(&self, _context: u32) -> Option<Party> {
         None
@@ -89,10 +98,44 @@ pub trait Dma {
     }
 }
 
+/// Why a copy was not made, or only in part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CopyFault {
+    /// Where it reads.
+    From(Fault),
+    /// Where it writes.
+    To(Fault),
+}
+
+/// A copy through a buffer.
+pub(crate) fn by_parts(
+    dma: &mut (impl Dma + ?Sized),
+    from: (DmaAccess, u64),
+    to: (DmaAccess, u64),
+    len: u64,
+) -> Result<(), CopyFault> {
+    let mut part = [0; 4096];
+    let mut done = 0;
+    while done < len {
+        let bytes = part.len().min((len - done) as usize);
+        let part = part.get_mut(..bytes).unwrap_or_default();
+        dma.read(from.0, from.1.wrapping_add(done), part)
+            .map_err(CopyFault::From)?;
+        dma.write(to.0, to.1.wrapping_add(done), part)
+            .map_err(CopyFault::To)?;
+        done += bytes as u64;
+    }
+    Ok(())
+}
+
 /// An agent beside the GPU threads.
 pub trait Device: Send {
     /// Its name in messages.
     fn name(&self) -> &str;
+    /// Where other devices reach it, if they do. Asked once, when it is attached.
+    fn address(&self) -> Option<u64> {
+        None
+    }
     /// Takes one small deterministic step. Called often: an idle device must answer quickly.
     fn step(&mut self, dma: &mut dyn Dma) -> Step;
     /// Takes an MMIO store at `offset` of its BAR. A register that does not exist is a fault.

@@ -28,6 +28,14 @@ impl DmabufTable {
         self.open.get(&fd).copied()
     }
 
+    /// True if an open handle covers any of `len` bytes at `addr`.
+    pub fn overlaps(&self, addr: u64, len: u64) -> bool {
+        let end = addr.saturating_add(len);
+        self.open
+            .values()
+            .any(|(base, size)| *base < end && base.saturating_add(*size) > addr)
+    }
+
     /// How many handles are open.
     pub fn open(&self) -> usize {
         self.open.len()
@@ -43,6 +51,9 @@ mod tests {
         let mut table = DmabufTable::default();
         let fd = table.export(0x1000, 64);
         assert_eq!(table.resolve(fd), Some((0x1000, 64)));
+        assert!(
+            table.overlaps(0x103f, 1) && !table.overlaps(0x1040, 8) && !table.overlaps(0, 0x1000)
+        );
         assert!(table.close(fd));
         assert!(!table.close(fd));
         assert_eq!((table.resolve(fd), table.open()), (None, 0));

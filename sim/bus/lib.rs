@@ -21,10 +21,12 @@ mod memory;
 mod rng;
 mod script;
 
+use device::by_parts;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use addr::{BAR_SIZE, Region, bar_base, region_of};
-pub use device::{Device, Dma, DmaAccess, Purpose, Step};
+pub use device::{CopyFault, Device, Dma, DmaAccess, Purpose, Step};
 pub use dmabuf::DmabufTable;
 pub use event::{Event, Posted};
 pub use fault::{Fault, FaultKind};
@@ -37,6 +39,8 @@ pub use script::Script;
 /// The bus: one lock over memory and the list of devices.
 pub struct Bus {
     state: Mutex<BusState>,
+    /// Who waits for the lock.
+    waiting: AtomicU32,
 }
 
 /// What the lock protects.
@@ -48,6 +52,8 @@ pub struct BusState {
     /// Open dmabuf handles.
     pub dmabufs: DmabufTable,
     devices: Vec<Arc<Mutex<dyn Device>>>,
+    /// Where devices reach each other.
+    addresses: Vec<Option<u64>>,
 }
 
 impl Bus {
@@ -59,18 +65,29 @@ impl Bus {
                 host: HostWindows::default(),
                 dmabufs: DmabufTable::default(),
                 devices: Vec::new(),
+                addresses: Vec::new(),
             }),
+            waiting: AtomicU32::new(0),
         })
     }
 
     /// Locks the bus. A panic while it was held does not poison it: the state is only counters and bytes.
     pub fn lock(&self) -> MutexGuard<'_, BusState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        state
+    }
+
+    /// True if someone waits for the lock. A mutex is not fair: who takes it again and again looks here in between.
+    pub fn is_wanted(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
     }
 
     /// Attaches a device and returns its number; its BAR is at [`bar_base`] of that number.
     pub fn attach(&self, device: Arc<Mutex<dyn Device>>) -> usize {
         let mut state = self.lock();
+        state.addresses.push(lock_device(&device).address());
         state.devices.push(device);
         state.devices.len() - 1
     }
@@ -82,18 +99,29 @@ impl BusState {
         self.devices.len()
     }
 
+    /// DMA of device number `index`, for whoever drives the device itself.
+    pub fn dma(&mut self, index: usize) -> impl Dma + '_ {
+        View {
+            agent: Agent::Device(index as u16),
+            memory: self.memory.as_mut(),
+            host: &self.host,
+            addresses: &self.addresses,
+        }
+    }
+
     /// Lets device `index` take one step. An unknown device is idle.
     pub fn step_device(&mut self, index: usize) -> Step {
-        let Some(device) = self.devices.get(index).cloned() else {
+        let Some(device) = self.devices.get(index) else {
             return Step::Idle;
         };
         let number = index as u16;
         let mut view = View {
             agent: Agent::Device(number),
             memory: self.memory.as_mut(),
-            host: &mut self.host,
+            host: &self.host,
+            addresses: &self.addresses,
         };
-        let mut device = lock_device(&device);
+        let mut device = lock_device(device);
         let arrived = view.memory.arrive(number);
         if let Some(posted) = arrived
             && let Err(fault) = device.mmio_arrives(posted.offset, posted.bytes(), &mut view)
@@ -176,7 +204,8 @@ fn lock_device(device: &Mutex<dyn Device>) -> MutexGuard<'_, dyn Device + 'stati
 struct View<'a> {
     agent: Agent,
     memory: &'a mut dyn Memory,
-    host: &'a mut HostWindows,
+    host: &'a HostWindows,
+    addresses: &'a [Option<u64>],
 }
 
 impl Dma for View<'_> {
@@ -196,9 +225,32 @@ impl Dma for View<'_> {
         }
     }
 
-    fn follow(&mut self, context: u32, peer: u32, here: bool) {
-        if let Agent::Device(device) = self.agent {
-            self.memory.follow(device, context, peer, here);
+    fn copy(
+        &mut self,
+        from: (DmaAccess, u64),
+        to: (DmaAccess, u64),
+        len: u64,
+    ) -> Result<(), CopyFault> {
+        match (region_of(from.1), region_of(to.1)) {
+            (Region::Host, Region::Host) => self.host.copy(from.1, to.1, len),
+            _ => by_parts(self, from, to, len),
+        }
+    }
+
+    fn follow(&mut self, context: u32, peer: u32, address: Option<u64>) {
+        let Agent::Device(device) = self.agent else {
+            return;
+        };
+        let has_it = |(at, own): (usize, &Option<u64>)| {
+            (at != usize::from(device) && *own == address).then_some(at as u16)
+        };
+        let of = match address {
+            None => Some(device),
+            Some(_) => self.addresses.iter().enumerate().find_map(has_it),
+        };
+        // A peer that is on no device of this bus does nothing to its memory.
+        if let Some(of) = of {
+            self.memory.follow((device, context), (of, peer));
         }
     }
 

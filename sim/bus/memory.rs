@@ -232,8 +232,8 @@ pub trait Memory: Send {
     fn arrive(&mut self, _device: u16) -> Option<Posted> {
         None
     }
-    /// A device's queue has heard from its peer, a queue of the same device or of another.
-    fn follow(&mut self, _device: u16, _context: u32, _peer: u32, _here: bool) {}
+    /// A device's queue has heard from its peer, a queue of the same device or of another: each by device and queue.
+    fn follow(&mut self, _queue: (u16, u32), _peer: (u16, u32)) {}
     /// A posted store was refused when it arrived.
     fn refused(&mut self, _: Posted, _: &Fault) {}
     /// Who made the MMIO store for a device's queue that arrived last, if the model knows.
@@ -247,6 +247,10 @@ pub trait Memory: Send {
     /// Hands out what the model found wrong.
     fn take_findings(&mut self) -> Vec<MemoryFinding> {
         Vec::new()
+    }
+    /// How many it found beyond those that it kept.
+    fn findings_left_out(&self) -> u64 {
+        0
     }
 }
 

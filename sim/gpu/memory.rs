@@ -21,7 +21,7 @@ const CAPACITY: u64 = 8 << 30;
 /// Freed objects whose record is kept, beyond as many as are live.
 const TOMBSTONES: usize = 4096;
 /// Entries of the lookup cache.
-const CACHE: usize = 256;
+const CACHE: usize = 4096;
 /// Addresses that share a cache entry.
 const CACHE_GRAIN: u32 = 12;
 
@@ -73,7 +73,7 @@ impl FastMemory {
 
     #[inline]
     fn cache_slot(space: usize, addr: u64) -> usize {
-        ((addr >> CACHE_GRAIN) as usize ^ (space << 5)) % CACHE
+        ((addr >> CACHE_GRAIN) as usize ^ (space << 9)) % CACHE
     }
 
     /// The bytes of `[addr, addr + len)`, all of one live object.
@@ -130,6 +130,12 @@ impl FastMemory {
 
     /// Changes those of eight bytes that the mask names.
     pub(crate) fn put_word(&mut self, addr: u64, value: u64, mask: u8) {
+        if mask == 0xff
+            && let Ok(bytes) = self.bytes(addr, 8)
+        {
+            put(bytes, value);
+            return;
+        }
         for n in (0..8).filter(|n| mask >> n & 1 == 1) {
             if let Ok(byte) = self.bytes(addr + n, 1) {
                 put(byte, value >> (8 * n));

@@ -483,9 +483,9 @@ impl GpuModel {
         self.names.access(party)
     }
 
-    /// Counters of the last launch that finished on a stream.
-    pub fn counters(&self, stream: StreamId) -> Option<LaunchCounters> {
-        self.streams.counters(stream.0)
+    /// Counters of the last launch before an event's last record, once that is reached.
+    pub fn counters(&self, event: EventId) -> Option<LaunchCounters> {
+        self.streams.counters(event.0)
     }
 
     /// Maps registers of a device, given by their bus address, into the GPU; returns their device address. Only

@@ -31,6 +31,8 @@ struct Event {
     reached: u64,
     /// Stream of the last record.
     stream: Option<u64>,
+    /// Of the last launch before the record that was reached last.
+    counters: Option<LaunchCounters>,
 }
 
 /// All streams and events. Ordered by number, so that the order of work does not depend on hashing.
@@ -90,8 +92,10 @@ impl Streams {
         self.events.get(&id)?.stream
     }
 
-    pub(crate) fn counters(&self, id: u64) -> Option<LaunchCounters> {
-        self.streams.get(&id).filter(|s| !s.destroyed)?.last
+    /// Counters of the last launch before an event's last record, once that is reached.
+    pub(crate) fn counters(&self, event: u64) -> Option<LaunchCounters> {
+        let event = self.events.get(&event)?;
+        event.counters.filter(|_| event.reached == event.recorded)
     }
 
     /// True if a launch of the module waits in a queue.
@@ -140,6 +144,9 @@ impl Streams {
                         // The event may have been destroyed since.
                         if let Some(event) = self.events.get_mut(&event) {
                             event.reached = event.reached.max(record);
+                            if event.reached == record {
+                                event.counters = stream.last;
+                            }
                         }
                     }
                     Some(Work::Launch(launch)) if machine.has_room(&launch) => {

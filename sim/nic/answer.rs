@@ -1,6 +1,6 @@
 //! Answers: what acknowledgements and response data do to the requester.
 //!
-//! Knows: IBA 9.7.5.1 (what an answer acknowledges), 9.9.2 (what its errors mean).
+//! Knows: IBA 9.7 (what an answer acknowledges), 9.9 (what its errors mean).
 //! Must not know: how a packet is made or a completion written.
 
 use warpverbs_wire::roce::timer::rnr_us;
@@ -35,6 +35,7 @@ impl Work<'_> {
                 }
                 Syndrome::RnrNak { timer } => self.not_ready(psn, timer),
                 Syndrome::Nak(NakCode::PsnSequence) => {
+                    self.count(|set| &mut set.packet_seq_err);
                     if self.acknowledge(psn) {
                         self.repeat(psn);
                     }
@@ -56,17 +57,23 @@ impl Work<'_> {
             return true;
         }
         let missing = qp.requester.oldest;
+        self.count(|set| &mut set.implied_nak_seq_err);
         self.repeat(missing);
         false
     }
 
+    /// Sends again from `psn` on, unless that was begun already.
     fn repeat(&mut self, psn: Psn) {
-        self.stats.repeats += 1;
-        if let Some(qp) = self.qp()
-            && !qp.requester.repeat_once(psn)
-        {
-            qp.requester.fail_at(psn, RETRY_EXCEEDED);
+        let Some(requester) = self.qp().map(|qp| &mut qp.requester) else {
+            return;
+        };
+        if requester.is_recovering() {
+            return;
         }
+        if !requester.repeat(psn) {
+            return requester.fail_at(psn, RETRY_EXCEEDED);
+        }
+        self.stats.repeats += 1;
     }
 
     fn not_ready(&mut self, psn: Psn, timer: u8) {
@@ -74,6 +81,7 @@ impl Work<'_> {
             return;
         }
         self.stats.rnr_naks += 1;
+        self.count(|set| &mut set.rnr_nak_retry_err);
         // Five bits always name a time.
         let us = rnr_us(timer).unwrap_or_default();
         let time = self.time.now().saturating_add(u64::from(us) * 1000);
@@ -124,6 +132,7 @@ impl Work<'_> {
         }
         if psn != oldest {
             // Data before it is missing.
+            self.count(|set| &mut set.implied_nak_seq_err);
             return self.repeat(oldest);
         }
         let offset = operation.arrived * mtu;
@@ -159,6 +168,7 @@ impl Work<'_> {
             return self.fail_at(psn, BAD_RESPONSE);
         };
         if psn != oldest {
+            self.count(|set| &mut set.implied_nak_seq_err);
             return self.repeat(oldest);
         }
         // In the byte order of the host (assumed: hosts here are little-endian), as many bytes as the operands have.
@@ -194,6 +204,7 @@ impl Work<'_> {
             } else {
                 requester.fail_oldest(RETRY_EXCEEDED);
             }
+            self.count(|set| &mut set.local_ack_timeout_err);
             self.note(Event::Timer { qpn: self.qpn });
         }
         self.settle();

@@ -3,45 +3,14 @@
 //! Knows: two ends, frames on their way, simulated time that passes only while both ends wait.
 //! Must not know: what a frame says.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use warpverbs_sim_bus::Rng;
-use warpverbs_wire::pcap::{FileHeader, RecordHeader};
-
+use crate::capture::Capture;
+use crate::impair::{CablePlan, CableStats, Impairment};
 use crate::link::Link;
 use crate::time::IDLE_STEP_NS;
-
-/// What a cable does to frames.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CablePlan {
-    /// Of a million frames, how many are lost.
-    pub loss_ppm: u32,
-    /// Of a million frames, how many arrive twice.
-    pub duplicate_ppm: u32,
-    /// Of a million frames, how many take `reorder_ns` longer, so that later ones overtake them.
-    pub reorder_ppm: u32,
-    /// How much longer.
-    pub reorder_ns: u64,
-    /// How long a frame takes.
-    pub delay_ns: u64,
-    /// Frames that are lost whatever the seed, counted from 0 over both directions.
-    pub drop: BTreeSet<u64>,
-}
-
-/// What a cable has done.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CableStats {
-    /// Frames sent.
-    pub frames: u64,
-    /// Frames lost.
-    pub lost: u64,
-    /// Frames that arrived twice.
-    pub duplicated: u64,
-    /// Frames that took longer.
-    pub reordered: u64,
-}
 
 /// A cable. Clones are the same cable.
 #[derive(Clone)]
@@ -54,16 +23,11 @@ pub struct CableEnd {
 }
 
 struct State {
-    plan: CablePlan,
-    rng: Rng,
+    impairment: Impairment,
     up: bool,
     now: u64,
     sides: [Side; 2],
-    stats: CableStats,
-    capture: Option<Box<dyn Write + Send>>,
-    /// Time of the last captured frame.
-    captured_at: u64,
-    error: Option<io::Error>,
+    capture: Capture,
 }
 
 #[derive(Default)]
@@ -86,15 +50,11 @@ impl Cable {
     /// A cable and its two ends.
     pub fn new(plan: CablePlan, seed: u64) -> (Self, CableEnd, CableEnd) {
         let cable = Self(Arc::new(Mutex::new(State {
-            plan,
-            rng: Rng::new(seed),
+            impairment: Impairment::new(plan, seed),
             up: true,
             now: 0,
             sides: Default::default(),
-            stats: CableStats::default(),
-            capture: None,
-            captured_at: 0,
-            error: None,
+            capture: Capture::default(),
         })));
         let end = |side| CableEnd {
             cable: cable.clone(),
@@ -109,7 +69,7 @@ impl Cable {
 
     /// What it has done so far.
     pub fn stats(&self) -> CableStats {
-        self.state().stats
+        self.state().impairment.stats
     }
 
     /// Plugs it in or pulls it out. Frames that are sent while it is out are lost.
@@ -118,71 +78,31 @@ impl Cable {
     }
 
     /// Writes every frame that is sent from now on, lost ones included, to a pcap file.
-    pub fn capture(&self, mut file: impl Write + Send + 'static) -> io::Result<()> {
-        file.write_all(&FileHeader::ETHERNET.emit())?;
-        self.state().capture = Some(Box::new(file));
-        Ok(())
+    pub fn capture(&self, file: impl Write + Send + 'static) -> io::Result<()> {
+        self.state().capture.begin(file)
     }
 
     /// Ends the capture, and says whether all of it was written.
     pub fn end_capture(&self) -> io::Result<()> {
-        let mut state = self.state();
-        let file = state.capture.take();
-        match (state.error.take(), file) {
-            (Some(error), _) => Err(error),
-            (None, Some(mut file)) => file.flush(),
-            (None, None) => Ok(()),
-        }
+        self.state().capture.end()
     }
 }
 
 impl State {
-    fn draws(&mut self, ppm: u32) -> bool {
-        ppm > 0 && self.rng.below(1_000_000) < ppm
-    }
-
-    fn record(&mut self, frame: &[u8]) {
-        let Some(file) = &mut self.capture else {
+    fn send(&mut self, side: usize, frame: &[u8]) {
+        self.capture.record(self.now, frame);
+        let Some(passage) = self.impairment.pass(self.up) else {
             return;
         };
-        // Work takes no simulated time: a nanosecond each keeps frames apart.
-        self.captured_at = self.now.max(self.captured_at + 1);
-        let header = RecordHeader::new(self.captured_at, frame.len() as u32);
-        let written = file
-            .write_all(&header.emit())
-            .and_then(|()| file.write_all(frame));
-        if let Err(error) = written {
-            self.error = Some(error);
-            self.capture = None;
-        }
-    }
-
-    fn send(&mut self, side: usize, frame: &[u8]) {
-        self.record(frame);
-        let number = self.stats.frames;
-        self.stats.frames += 1;
-        let planned = self.plan.drop.contains(&number);
-        if self.draws(self.plan.loss_ppm) || planned || !self.up {
-            self.stats.lost += 1;
-            return;
-        }
-        let mut time = self.now + self.plan.delay_ns;
-        if self.draws(self.plan.reorder_ppm) {
-            self.stats.reordered += 1;
-            time += self.plan.reorder_ns;
-        }
-        let twice = self.draws(self.plan.duplicate_ppm);
-        let now = self.now;
         let Some(to) = self.sides.get_mut(1 - side) else {
             return;
         };
-        let copies = if twice { 2 } else { 1 };
-        self.stats.duplicated += copies - 1;
-        for copy in 0..copies {
-            if time <= now {
+        for copy in 0..passage.copies {
+            if passage.delay_ns == 0 {
                 to.arrived.push_back(frame.to_vec());
             } else {
-                to.flying.insert((time, number * 2 + copy), frame.to_vec());
+                let arrival = (self.now + passage.delay_ns, passage.number * 2 + copy);
+                to.flying.insert(arrival, frame.to_vec());
             }
         }
     }
@@ -237,6 +157,11 @@ impl Link for CableEnd {
         if let Some(side) = self.cable.state().sides.get_mut(self.side) {
             side.waiting = None;
         }
+    }
+
+    fn set_time(&mut self, now: u64) {
+        let mut state = self.cable.state();
+        state.now = state.now.max(now);
     }
 }
 

@@ -7,7 +7,9 @@ use warpverbs_sim_bus::{DmaAccess, Purpose};
 use warpverbs_wire::cqe::{Cqe, CqeOpcode, ErrorCqe, Syndrome, Tail};
 use warpverbs_wire::doorbell::{DBR_CQ_CONSUMER, cq_dbr_consumer};
 use warpverbs_wire::eqe::{CqErrorSyndrome, Event as Raised};
+use warpverbs_wire::prm::cqc::CqStatus;
 use warpverbs_wire::prm::qpc::QpState;
+use warpverbs_wire::wqe::CompletionMode;
 
 use crate::findings::FindingKind;
 use crate::objects::{ObjectId, ObjectKind};
@@ -23,7 +25,10 @@ struct Entry {
     index: u64,
     opcode: CqeOpcode,
     syndrome: u8,
+    vendor: u8,
     solicited: bool,
+    /// It raises an event whether or not the CQ is armed.
+    event: bool,
     bytes: [u8; Cqe::LEN],
 }
 
@@ -33,11 +38,19 @@ impl Work<'_> {
     pub(crate) fn complete(&mut self, done: Done) -> bool {
         let written = match done.outcome {
             // Unsignalled successes give no CQE (docs/hardware-facts.md).
-            Outcome::Success { signalled: false } | Outcome::Silent => true,
+            Outcome::Success
+                if matches!(
+                    done.slot.mode,
+                    CompletionMode::OnError | CompletionMode::OnFirstError
+                ) =>
+            {
+                true
+            }
+            Outcome::Silent => true,
             _ => self.write_send_cqe(done),
         };
         match done.outcome {
-            Outcome::Success { .. } => {
+            Outcome::Success => {
                 *self
                     .stats
                     .executed
@@ -47,9 +60,11 @@ impl Work<'_> {
             Outcome::Error { syndrome, .. } if written => {
                 if syndrome == Syndrome::Flushed {
                     self.stats.flush_cqes += 1;
+                    self.count(|set| &mut set.req_cqe_flush_error);
                 } else {
                     self.stats.error_cqes += 1;
                 }
+                self.count(|set| &mut set.req_cqe_error);
             }
             Outcome::Error { .. } | Outcome::Silent => {}
         }
@@ -73,9 +88,11 @@ impl Work<'_> {
             return false;
         };
         let bytes = self.emit(done, user_index);
-        let (opcode, syndrome) = match done.outcome {
-            Outcome::Success { .. } | Outcome::Silent => (CqeOpcode::Requester, 0),
-            Outcome::Error { syndrome, .. } => (CqeOpcode::RequesterError, syndrome.code()),
+        let (opcode, syndrome, vendor) = match done.outcome {
+            Outcome::Success | Outcome::Silent => (CqeOpcode::Requester, 0, 0),
+            Outcome::Error { syndrome, vendor } => {
+                (CqeOpcode::RequesterError, syndrome.code(), vendor)
+            }
         };
         self.write_cqe(Entry {
             cqn,
@@ -83,7 +100,9 @@ impl Work<'_> {
             index: done.slot.index,
             opcode,
             syndrome,
+            vendor,
             solicited: false,
+            event: done.slot.mode == CompletionMode::AlwaysWithEvent,
             bytes,
         })
     }
@@ -112,9 +131,11 @@ impl Work<'_> {
             Err(failed) => {
                 if failed.syndrome == Syndrome::Flushed {
                     self.stats.flush_cqes += 1;
+                    self.count(|set| &mut set.resp_cqe_flush_error);
                 } else {
                     self.stats.error_cqes += 1;
                 }
+                self.count(|set| &mut set.resp_cqe_error);
                 ErrorCqe {
                     srqn_uidx: user_index,
                     vendor_syndrome: failed.vendor,
@@ -136,7 +157,9 @@ impl Work<'_> {
             syndrome: received
                 .outcome
                 .map_or_else(|failed| failed.syndrome.code(), |_| 0),
+            vendor: received.outcome.map_or_else(|failed| failed.vendor, |_| 0),
             solicited: received.solicited,
+            event: false,
             bytes,
         });
         if !written && self.qp().is_some_and(|qp| qp.state != QpState::Err) {
@@ -151,14 +174,14 @@ impl Work<'_> {
         let Some(cq) = self.objects.cqs.get_mut(cqn) else {
             return false;
         };
-        if cq.stuck || self.faults.hides_cqe(cqn, cq.producer) {
+        if self.faults.hides_cqe(cqn, cq.producer) {
             return true;
         }
-        if cq.overflowed {
+        if cq.failed.is_some() {
             return false;
         }
         if cq.looks_full() {
-            cq.overflowed = true;
+            cq.failed = Some(CqStatus::Overflow);
             let index = Some(cq.producer);
             self.findings.add(id, index, FindingKind::CqOverrun, || {
                 format!(
@@ -170,6 +193,7 @@ impl Work<'_> {
                 cqn,
                 syndrome: CqErrorSyndrome::Overrun,
             });
+            self.count(|set| &mut set.cq_overflow);
             return false;
         }
         let owner = cq.owner() ^ self.faults.on_cqe(cqn, cq.producer);
@@ -187,12 +211,27 @@ impl Work<'_> {
             .and_then(|()| self.dma.write(access, slot + Tail::OFFSET as u64, tail));
         if let Err(fault) = result {
             self.note_fault(id, &fault);
+            // As a full one, it takes no more.
+            if let Some(cq) = self.objects.cqs.get_mut(cqn) {
+                cq.failed = Some(CqStatus::WriteFailed);
+            }
+            self.events.raise(Raised::CqError {
+                cqn,
+                syndrome: CqErrorSyndrome::AccessViolation,
+            });
             return false;
         }
         if let Some(cq) = self.objects.cqs.get_mut(cqn) {
             cq.producer += 1;
-            if cq.arming.complete(entry.solicited || entry.syndrome != 0) {
+            let armed = cq.arming.complete(entry.solicited || entry.syndrome != 0);
+            if armed || entry.event {
                 self.events.raise(Raised::Completion { cqn });
+            }
+            for qpn in cq.take_waiting() {
+                if let Some(qp) = self.objects.qps.get_mut(qpn) {
+                    qp.requester.release();
+                    self.schedule.wake(qpn);
+                }
             }
         }
         self.stats.cqes += 1;
@@ -202,6 +241,7 @@ impl Work<'_> {
             index: entry.index,
             opcode: entry.opcode,
             syndrome: entry.syndrome,
+            vendor: entry.vendor,
         });
         true
     }
@@ -238,7 +278,7 @@ impl Work<'_> {
     fn emit(&self, done: Done, user_index: u32) -> [u8; Cqe::LEN] {
         let wqe_counter = done.slot.index as u16;
         match done.outcome {
-            Outcome::Success { .. } | Outcome::Silent => Cqe {
+            Outcome::Success | Outcome::Silent => Cqe {
                 srqn_uidx: user_index,
                 byte_count: done.bytes as u32,
                 timestamp: self.clock,

@@ -19,8 +19,8 @@ pub struct NicConfig {
     pub name: String,
     /// Seed of the choice among QPs that have work.
     pub seed: u64,
-    /// Index at which the send queue of a new or reset QP and a new CQ start. Hardware starts at 0; another value brings a
-    /// test near a wrap at once. Doorbell records must hold its low bits (16 of a send queue, 24 of a CQ) from the start.
+    /// Index at which the queues of a new or reset QP, a new CQ and a new RMP start. Hardware starts at 0; another value brings a
+    /// test near a wrap at once. Doorbell records must hold its low bits (16 of a send or receive queue, 24 of a CQ) from the start.
     /// At most 2^62.
     pub first_index: u64,
     /// What the port is.
@@ -41,8 +41,17 @@ pub struct NicConfig {
     pub no_dbr: bool,
     /// Faults that come by themselves.
     pub faults: FaultPlan,
+    /// Offers work requests that wait for a CQ (core-direct).
+    pub core_direct: bool,
+    /// An InfiniBand port demands a GRH of every packet.
+    pub grh_required: bool,
     /// log2 of the most PDs, UMEMs, MKeys, CQs and QPs, of each; at most 23.
     pub log_max_objects: u8,
+    /// What a finding does.
+    pub findings: FindingPolicy,
+    /// True if it reads each WQE once more when it completes: one that is not what was fetched is a finding. That costs
+    /// accesses which hardware does not make.
+    pub checks_wqes: bool,
     /// True if it may read a doorbell record at any step and act on it without a doorbell. That hardware may do so is
     /// assumed; software that is right does not notice.
     pub reads_records_early: bool,
@@ -63,10 +72,25 @@ impl Default for NicConfig {
             log_max_cq_depth: 22,
             no_dbr: false,
             faults: FaultPlan::default(),
+            core_direct: true,
+            grh_required: false,
             log_max_objects: 18,
+            findings: FindingPolicy::Report,
+            checks_wqes: false,
             reads_records_early: false,
         }
     }
+}
+
+/// What a finding does beside being kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FindingPolicy {
+    /// Nothing: the NIC goes on as hardware does.
+    #[default]
+    Report,
+    /// The QP that it concerns, of a CQ all that use it, and of anything else all QPs, go to ERR before the next step, with the
+    /// event of a work queue that failed: what software does then rests on nothing that went wrong.
+    Fail,
 }
 
 /// log2 of the deepest send queue whose 16-bit indices are unambiguous.
@@ -81,15 +105,24 @@ const VECTORS: u32 = 8;
 const FIRST_EQ: u32 = 0x10;
 /// `gid_table_size` code: 8 * 2^code entries.
 const GID_TABLE_CODE: u16 = 1;
-const GIDS: u32 = 8 << GID_TABLE_CODE;
+/// Entries of the GID table.
+pub(crate) const GIDS: u32 = 8 << GID_TABLE_CODE;
 /// `pkey_table_size` code: 128 * 2^code entries.
 const PKEY_TABLE_CODE: u16 = 0;
 /// Entries of the partition key table; only the first is filled.
 pub(crate) const PKEYS: u16 = 128 << PKEY_TABLE_CODE;
 /// log2 of the reads that a QP may have outstanding, or answer at a time.
 pub(crate) const LOG_MAX_READS: u8 = 4;
+/// The default partition (IBA 10.9): the one filled entry of the table.
+pub(crate) const DEFAULT_PKEY: u16 = 0xffff;
+/// Most counter sets: their numbers have 8 bits, and 0 is none.
+const MAX_COUNTER_SETS: u16 = 255;
+/// UDP source ports that RoCE v2 takes: the dynamic ones, from which every source port of the specification's is.
+pub(crate) const SOURCE_PORTS: std::ops::RangeInclusive<u16> = 0xc000..=0xffff;
 /// Most bytes of a send WQE: 16 WQEBBs.
 pub(crate) const MAX_WQE_BYTES: u16 = 1024;
+/// Most bytes of a receive WQE: `log_rq_stride` has 3 bits.
+pub(crate) const MAX_RECEIVE_WQE_BYTES: u16 = 16 << 7;
 
 /// Link layer of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,6 +148,8 @@ pub struct PortInfo {
     pub lid: u16,
     /// GID table entries.
     pub gids: u32,
+    /// Every packet must carry a GRH.
+    pub grh_required: bool,
 }
 
 /// Kinds of GID.
@@ -153,41 +188,8 @@ impl NicConfig {
             log_max_message: self.log_max_message,
             lid: if infiniband { self.lid } else { 0 },
             gids: GIDS,
+            grh_required: infiniband && self.grh_required,
         })
-    }
-
-    /// Entry `index` of a port's GID table; `None` if it is empty. RoCE has link-local and IPv4-mapped GIDs, each as v1 and
-    /// as v2, in the order in which Linux adds them.
-    pub(crate) fn gid(&self, port: u8, index: u32) -> Result<Option<GidEntry>, NicError> {
-        self.port(port)?;
-        if index >= GIDS {
-            return Err(NicError::NoGid(index));
-        }
-        let entry = |gid, kind, mac| Some(GidEntry { gid, kind, mac });
-        Ok(match (self.link_layer, index) {
-            (LinkLayer::InfiniBand, 0) => entry(self.link_local(), GidKind::InfiniBand, [0; 6]),
-            (LinkLayer::Ethernet, 0) => entry(self.link_local(), GidKind::RoceV1, self.mac),
-            (LinkLayer::Ethernet, 1) => entry(self.link_local(), GidKind::RoceV2, self.mac),
-            (LinkLayer::Ethernet, 2) => entry(self.ipv4_mapped(), GidKind::RoceV1, self.mac),
-            (LinkLayer::Ethernet, 3) => entry(self.ipv4_mapped(), GidKind::RoceV2, self.mac),
-            _ => None,
-        })
-    }
-
-    /// True if `gid` is one of this NIC's.
-    pub(crate) fn owns_gid(&self, gid: [u8; 16]) -> bool {
-        gid == self.link_local()
-            || (self.link_layer == LinkLayer::Ethernet && gid == self.ipv4_mapped())
-    }
-
-    fn link_local(&self) -> [u8; 16] {
-        address::link_local_gid(self.mac)
-    }
-
-    /// The GID of 10.d.e.f, from the MAC address's last three bytes.
-    fn ipv4_mapped(&self) -> [u8; 16] {
-        let [_, _, _, d, e, f] = self.mac;
-        address::gid_of_ipv4([10, d, e, f])
     }
 
     /// The MAC address of a neighbour, where its GID tells: one that is made as this NIC's are. Stands for ARP and neighbour
@@ -265,7 +267,18 @@ impl NicConfig {
             log_pg_sz: 12,
             bf: true,
             log_bf_reg_size: 9,
-            qp_error_syndrome: false,
+            qp_error_syndrome: true,
+            qpc_extension: true,
+            max_qp_cnt: MAX_COUNTER_SETS.min(1 << self.log_max_objects().min(8)),
+            out_of_seq_cnt: true,
+            retransmission_q_counters: true,
+            enhanced_error_q_counters: true,
+            rts2rts_qp_counters_set_id: true,
+            log_max_transport_domain: self.log_max_objects(),
+            basic_cyclic_rcv_wqe: true,
+            max_wqe_sz_rq: MAX_RECEIVE_WQE_BYTES,
+            log_max_mrw_sz: 63,
+            cd: self.core_direct,
             max_wqe_sz_sq: MAX_WQE_BYTES,
             log_max_pd: self.log_max_objects(),
             sq_ts_format: TimestampCap::FreeRunning,
@@ -289,9 +302,10 @@ impl NicConfig {
             fl_rc_qp_when_roce_enabled: true,
             qp_ts_format: TimestampCap::FreeRunning,
             roce_version: 0b101,
+            l3_type: 0b110,
             r_roce_dest_udp_port: 4791,
-            r_roce_max_src_udp_port: 0xffff,
-            r_roce_min_src_udp_port: 0xc000,
+            r_roce_max_src_udp_port: *SOURCE_PORTS.end(),
+            r_roce_min_src_udp_port: *SOURCE_PORTS.start(),
             roce_address_table_size: GIDS as u16,
             ..RoceCaps::default()
         }

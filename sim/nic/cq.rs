@@ -3,7 +3,7 @@
 //! Knows: producer and consumer index, owner bit, overrun, where the next CQE goes.
 //! Must not know: what a CQE says.
 
-use warpverbs_wire::prm::cqc::Cqc;
+use warpverbs_wire::prm::cqc::{CqStatus, Cqc};
 
 use crate::events::Arming;
 use crate::objects::ObjectId;
@@ -29,16 +29,61 @@ pub(crate) struct Cq {
     pub(crate) producer: u64,
     /// Consumer index as last read from the doorbell record.
     pub(crate) consumer: u64,
-    /// `MLX5_CQC_STATUS_CQ_OVERFLOW`: a CQE was lost; no more are written.
-    pub(crate) overflowed: bool,
+    /// A CQE was lost, and why; no more are written.
+    pub(crate) failed: Option<CqStatus>,
     pub(crate) arming: Arming,
-    /// A fault: CQEs are never written.
-    pub(crate) stuck: bool,
+    /// QPs that wait for the next CQE.
+    waiting: Vec<u32>,
     /// The context it was created with.
     pub(crate) context: Cqc,
 }
 
 impl Cq {
+    /// A CQ that CREATE_CQ has checked.
+    pub(crate) fn new(
+        uid: u16,
+        context: Cqc,
+        ring: u64,
+        dbr: u64,
+        uses: Vec<ObjectId>,
+        first: u64,
+    ) -> Self {
+        Self {
+            uid,
+            log_size: context.log_cq_size,
+            collapsed: context.cc,
+            overrun_ignore: context.oi,
+            ring,
+            dbr,
+            uses,
+            producer: first,
+            consumer: first,
+            failed: None,
+            arming: Arming::default(),
+            waiting: Vec::new(),
+            context,
+        }
+    }
+
+    /// True if the CQE of an index was produced. Of the index the low 24 bits count, as of the CQ's other indices (DPDK mlx5
+    /// masks it so): it is the nearest, before or behind the producer.
+    pub(crate) fn has_produced(&self, index: u32) -> bool {
+        let last = (self.producer as u32).wrapping_sub(1);
+        last.wrapping_sub(index) & 0xff_ffff < 1 << 23
+    }
+
+    /// The next CQE wakes a QP.
+    pub(crate) fn wake(&mut self, qpn: u32) {
+        if !self.waiting.contains(&qpn) {
+            self.waiting.push(qpn);
+        }
+    }
+
+    /// QPs to wake, which are then forgotten.
+    pub(crate) fn take_waiting(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.waiting)
+    }
+
     pub(crate) fn entries(&self) -> u64 {
         1 << self.log_size
     }
@@ -82,20 +127,24 @@ mod tests {
     use super::*;
 
     fn cq(log_size: u8, first: u64) -> Cq {
-        Cq {
-            uid: 0,
-            log_size,
-            collapsed: false,
-            overrun_ignore: false,
-            ring: 0x1000,
-            dbr: 0,
-            uses: vec![],
-            producer: first,
-            consumer: first,
-            overflowed: false,
-            arming: Arming::default(),
-            stuck: false,
-            context: Cqc::default(),
+        let context = Cqc {
+            log_cq_size: log_size,
+            ..Cqc::default()
+        };
+        Cq::new(0, context, 0x1000, 0, vec![], first)
+    }
+
+    #[test]
+    fn a_wait_is_for_the_nearest_index_of_24_bits() {
+        for first in [0, (1 << 24) - 1, 1 << 24, (1u64 << 32) - 1] {
+            let mut cq = cq(2, first);
+            let next = first as u32;
+            assert!(!cq.has_produced(next));
+            assert!(!cq.has_produced(next.wrapping_add(1)));
+            cq.producer += 1;
+            assert!(cq.has_produced(next));
+            assert!(!cq.has_produced(next.wrapping_add(1)));
+            assert!(!cq.has_produced(next.wrapping_add(1 << 23)));
         }
     }
 

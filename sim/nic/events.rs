@@ -3,6 +3,8 @@
 //! Knows: which events wait to be taken, and when an armed CQ raises one.
 //! Must not know: who takes them. Event queues in memory are the driver's: what it would read from them is here.
 
+use std::collections::BTreeMap;
+
 use warpverbs_wire::doorbell::CqArm;
 use warpverbs_wire::eqe::Event;
 
@@ -14,10 +16,13 @@ const MOST: usize = 1 << 16;
 pub(crate) struct Events {
     waiting: Vec<Event>,
     lost: u64,
+    /// How many of each type, by its code.
+    by_type: BTreeMap<u8, u64>,
 }
 
 impl Events {
     pub(crate) fn raise(&mut self, event: Event) {
+        *self.by_type.entry(event.event_type().code()).or_default() += 1;
         if self.waiting.len() < MOST {
             self.waiting.push(event);
         } else {
@@ -27,6 +32,10 @@ impl Events {
 
     pub(crate) fn take(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.waiting)
+    }
+
+    pub(crate) fn by_type(&self) -> &BTreeMap<u8, u64> {
+        &self.by_type
     }
 
     pub(crate) fn lost(&self) -> u64 {

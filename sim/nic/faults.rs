@@ -56,27 +56,46 @@ pub enum InjectedFault {
         /// How many times.
         times: u32,
     },
+    /// Commands with an opcode are not answered, so many times; 0 is until the faults are cleared. A driver gives up after its
+    /// deadline (Linux mlx5: 60 s) and does not know whether the command was executed.
+    NoAnswer {
+        /// Opcode of the input mailbox.
+        opcode: u16,
+        /// It was.
+        executed: bool,
+        /// How many times.
+        times: u32,
+    },
     /// The QP does nothing any more, and takes no packets.
     StuckQp {
         /// The QP.
         qpn: u32,
     },
-    /// CQEs of the CQ are never written, although the NIC goes on.
+    /// CQEs of the CQ are not written any more, although the NIC goes on.
     StuckCq {
         /// The CQ.
         cqn: u32,
-    },
-    /// The same from a CQE on.
-    StuckCqFrom {
-        /// The CQ.
-        cqn: u32,
-        /// The first CQE that is not written, as a 64-bit index.
-        index: u64,
+        /// The first CQE that is not, as a 64-bit index; 0 is all.
+        from: u64,
     },
     /// The NIC executes commands, and nothing else.
     Silent,
     /// The NIC is gone from the bus: stores vanish, commands fail. It does not come back.
     Removed,
+}
+
+names! {
+    InjectedFault:
+    FlipWqeByte { .. } => "flip-wqe-byte",
+    FlipOwner { .. } => "flip-owner",
+    Fail { .. } => "fail-wqe",
+    DropDbr { .. } => "drop-dbr",
+    Command { .. } => "command-refused",
+    NoAnswer { .. } => "command-without-answer",
+    StuckQp { .. } => "stuck-qp",
+    StuckCq { .. } => "stuck-cq",
+    Silent => "silent",
+    Removed => "removed",
 }
 
 /// Faults that come by themselves, by seed.
@@ -86,6 +105,8 @@ pub struct FaultPlan {
     pub seed: u64,
     /// Of a million commands, how many are refused with "internal error".
     pub command_ppm: u32,
+    /// Of a million commands, how many are executed and not answered.
+    pub no_answer_ppm: u32,
     /// Of a million send WQEs, how many fail with a random syndrome of those that requesters have.
     pub wqe_ppm: u32,
 }
@@ -94,7 +115,7 @@ pub struct FaultPlan {
 const INTERNAL_ERROR: u8 = Status::InternalError.code();
 /// Syndrome of a command that a plan refuses: no check has it.
 const PLANNED: u32 = 0xff_0001;
-/// Syndromes with which a plan fails WQEs: those of IBA 11.6.2 that a requester of reliable connections has.
+/// Syndromes with which a plan fails WQEs: those of IBA 11.6 that a requester of reliable connections has.
 const SYNDROMES: [Syndrome; 8] = [
     Syndrome::LocalLength,
     Syndrome::LocalQpOperation,
@@ -134,7 +155,7 @@ impl Faults {
     /// True if the CQE at an index is not to be written.
     pub(crate) fn hides_cqe(&self, of: u32, at: u64) -> bool {
         self.planted.iter().any(|fault| {
-            matches!(fault, InjectedFault::StuckCqFrom { cqn, index } if *cqn == of && *index <= at)
+            matches!(fault, InjectedFault::StuckCq { cqn, from } if *cqn == of && *from <= at)
         })
     }
 
@@ -167,6 +188,29 @@ impl Faults {
         }
         self.draws(self.plan.command_ppm)
             .then_some((INTERNAL_ERROR, PLANNED))
+    }
+
+    /// Whether a command gets no answer, and if so whether it is executed.
+    pub(crate) fn on_answer(&mut self, at_opcode: u16) -> Option<bool> {
+        let at = self.planted.iter().position(
+            |fault| matches!(fault, InjectedFault::NoAnswer { opcode, .. } if *opcode == at_opcode),
+        );
+        if let Some(at) = at
+            && let Some(InjectedFault::NoAnswer {
+                executed, times, ..
+            }) = self.planted.get_mut(at)
+        {
+            let answer = *executed;
+            match *times {
+                0 => {}
+                1 => {
+                    self.planted.swap_remove(at);
+                }
+                _ => *times -= 1,
+            }
+            return Some(answer);
+        }
+        self.draws(self.plan.no_answer_ppm).then_some(true)
     }
 
     pub(crate) fn plant(&mut self, fault: InjectedFault) {

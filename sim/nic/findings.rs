@@ -3,7 +3,7 @@
 //! Knows: kinds of finding and how to say each in one line.
 //! Must not know: how they are detected.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use warpverbs_sim_bus::Party;
@@ -58,6 +58,12 @@ pub enum FindingKind {
     /// A fetched WQE has bytes set that its opcode does not use: they were left over.
     WqeReserved {
         /// Byte of the WQE.
+        byte: u16,
+    },
+    /// A WQE that completes is not the one that was fetched: it was overwritten before it completed, or fetched before it was
+    /// written.
+    WqeChanged {
+        /// The first byte that differs.
         byte: u16,
     },
     /// A fetched WQE ends behind the producer index.
@@ -156,37 +162,34 @@ pub enum FindingKind {
     },
 }
 
-impl FindingKind {
-    /// A short name that does not change.
-    pub const fn name(&self) -> &'static str {
-        match self {
-            Self::WqeIndex { .. } => "wqe-index",
-            Self::WqeQpn { .. } => "wqe-qpn",
-            Self::WqeMalformed => "wqe-malformed",
-            Self::WqeReserved { .. } => "wqe-reserved",
-            Self::WqeBeyondProducer { .. } => "wqe-beyond-producer",
-            Self::DoorbellWrongPage { .. } => "doorbell-wrong-page",
-            Self::DoorbellWrongRegister => "doorbell-wrong-register",
-            Self::DoorbellUnknownQp => "doorbell-unknown-qp",
-            Self::DoorbellAfterDestroy => "doorbell-after-destroy",
-            Self::DoorbellRegression { .. } => "doorbell-regression",
-            Self::DoorbellBeyondQueue => "doorbell-beyond-queue",
-            Self::DoorbellLost => "doorbell-lost",
-            Self::DoorbellMalformed => "doorbell-malformed",
-            Self::DbrBehind { .. } => "dbr-behind",
-            Self::DbrWrongWord { .. } => "dbr-wrong-word",
-            Self::DbrUnordered { .. } => "dbr-unordered",
-            Self::DbrUnrung { .. } => "dbr-unrung",
-            Self::DbrRegression { .. } => "dbr-regression",
-            Self::DbrBeyondQueue { .. } => "dbr-beyond-queue",
-            Self::ReceiveDbrBeyondQueue { .. } => "receive-dbr-beyond-queue",
-            Self::ReceiveMalformed => "receive-malformed",
-            Self::CqOverrun => "cq-overrun",
-            Self::CqConsumer { .. } => "cq-consumer",
-            Self::DeregisteredKey { .. } => "deregistered-key",
-            Self::DmaFault { .. } => "dma-fault",
-        }
-    }
+names! {
+    FindingKind:
+    WqeIndex { .. } => "wqe-index",
+    WqeQpn { .. } => "wqe-qpn",
+    WqeMalformed => "wqe-malformed",
+    WqeReserved { .. } => "wqe-reserved",
+    WqeChanged { .. } => "wqe-changed",
+    WqeBeyondProducer { .. } => "wqe-beyond-producer",
+    DoorbellWrongPage { .. } => "doorbell-wrong-page",
+    DoorbellWrongRegister => "doorbell-wrong-register",
+    DoorbellUnknownQp => "doorbell-unknown-qp",
+    DoorbellAfterDestroy => "doorbell-after-destroy",
+    DoorbellRegression { .. } => "doorbell-regression",
+    DoorbellBeyondQueue => "doorbell-beyond-queue",
+    DoorbellLost => "doorbell-lost",
+    DoorbellMalformed => "doorbell-malformed",
+    DbrBehind { .. } => "dbr-behind",
+    DbrWrongWord { .. } => "dbr-wrong-word",
+    DbrUnordered { .. } => "dbr-unordered",
+    DbrUnrung { .. } => "dbr-unrung",
+    DbrRegression { .. } => "dbr-regression",
+    DbrBeyondQueue { .. } => "dbr-beyond-queue",
+    ReceiveDbrBeyondQueue { .. } => "receive-dbr-beyond-queue",
+    ReceiveMalformed => "receive-malformed",
+    CqOverrun => "cq-overrun",
+    CqConsumer { .. } => "cq-consumer",
+    DeregisteredKey { .. } => "deregistered-key",
+    DmaFault { .. } => "dma-fault",
 }
 
 impl fmt::Display for FindingKind {
@@ -203,6 +206,10 @@ impl fmt::Display for FindingKind {
             Self::WqeReserved { byte } => write!(
                 f,
                 "byte {byte} of the WQE is set, which its opcode does not use"
+            ),
+            Self::WqeChanged { byte } => write!(
+                f,
+                "byte {byte} is not what was fetched: the WQE was overwritten before it completed, or fetched before it was written"
             ),
             Self::WqeBeyondProducer { producer } => {
                 write!(f, "the WQE ends behind producer {producer:#x}")
@@ -305,6 +312,10 @@ pub(crate) struct Findings {
     kept: Vec<Finding>,
     counts: BTreeMap<(ObjectId, &'static str), u64>,
     total: u64,
+    /// How many of each kind, those that were taken away included.
+    by_kind: BTreeMap<&'static str, u64>,
+    /// Where findings were added since somebody looked.
+    fresh: BTreeSet<ObjectId>,
 }
 
 impl Findings {
@@ -329,6 +340,8 @@ impl Findings {
         detail: impl FnOnce() -> String,
     ) {
         self.total += 1;
+        *self.by_kind.entry(kind.name()).or_default() += 1;
+        self.fresh.insert(object);
         let count = self.counts.entry((object, kind.name())).or_default();
         *count += 1;
         if *count <= KEPT_PER_OBJECT {
@@ -348,6 +361,15 @@ impl Findings {
 
     pub(crate) fn total(&self) -> u64 {
         self.total
+    }
+
+    pub(crate) fn by_kind(&self) -> &BTreeMap<&'static str, u64> {
+        &self.by_kind
+    }
+
+    /// Objects with findings that were added since the last call.
+    pub(crate) fn take_fresh(&mut self) -> BTreeSet<ObjectId> {
+        std::mem::take(&mut self.fresh)
     }
 
     pub(crate) fn take(&mut self) -> Vec<Finding> {

@@ -4,16 +4,12 @@
 //! Must not know: why the QP is in ERR.
 
 use warpverbs_wire::cqe::{Syndrome, vendor_syndrome};
+use warpverbs_wire::wqe::CompletionMode;
 
 use crate::failure::Failed;
 use crate::qp::{Done, Outcome, Received, Slot};
 use crate::receive::ReceiveQueue;
 use crate::work::Work;
-
-/// The completion mode in `fm_ce_se`: 0 every error, 1 the first error, 2 always, 3 always and with an event (PRM, control
-/// segment, `ce`).
-const COMPLETION_MODE: u8 = 3 << 2;
-const FIRST_ERROR: u8 = 1 << 2;
 
 impl Work<'_> {
     /// One step of a QP in ERR whose doorbell record has been read. Nothing completes that the record does not cover, the
@@ -49,13 +45,13 @@ impl Work<'_> {
         let unreadable = Slot {
             index,
             wqebbs: 1,
-            opcode: Default::default(),
+            ..Slot::default()
         };
         // The WQE says how many WQEBBs it has; one that is not due here counts as one.
         let mut silent = false;
         let slot = match self.fetch(index) {
             Ok(fetched) if self.is_due(&fetched) => {
-                silent = fetched.control().flags & COMPLETION_MODE == FIRST_ERROR;
+                silent = fetched.slot.mode == CompletionMode::OnFirstError;
                 fetched.slot
             }
             Ok(_) => unreadable,
@@ -81,6 +77,9 @@ impl Work<'_> {
 
     /// Receives that were posted are flushed after sends (the order between the two queues is assumed).
     fn flush_receive(&mut self) {
+        if let Some(counter) = self.qp().and_then(|qp| qp.responder.unfinished.take()) {
+            return self.flushed_receive(counter);
+        }
         let is_due = |queue: &ReceiveQueue| queue.dbr_due;
         if self
             .qp()
@@ -94,6 +93,10 @@ impl Work<'_> {
         };
         let counter = queue.consumer as u16;
         queue.consumer += 1;
+        self.flushed_receive(counter);
+    }
+
+    fn flushed_receive(&mut self, counter: u16) {
         self.complete_receive(Received {
             counter,
             bytes: 0,

@@ -10,11 +10,31 @@
 //! [`NicModel::findings`].
 #![forbid(unsafe_code)]
 
+/// Gives an enumeration short names that do not change: `name` of a value, and `NAMES` of all.
+macro_rules! names {
+    ($ty:ident: $($variant:ident $({ $($field:tt)* })? => $name:literal,)*) => {
+        impl $ty {
+            /// Every name.
+            pub const NAMES: &'static [&'static str] = &[$($name),*];
+
+            /// A short name that does not change.
+            pub const fn name(&self) -> &'static str {
+                match self {
+                    $(Self::$variant $({ $($field)* })? => $name,)*
+                }
+            }
+        }
+    };
+}
+
 mod answer;
+mod background;
 mod cable;
+mod capture;
 mod command;
 mod completion;
 mod config;
+mod counters;
 mod cq;
 mod error;
 mod events;
@@ -23,6 +43,8 @@ mod faults;
 mod fetch;
 mod findings;
 mod flush;
+mod gids;
+mod impair;
 mod keys;
 mod link;
 mod model;
@@ -31,6 +53,8 @@ mod packet;
 mod port;
 mod qp;
 mod receive;
+mod records;
+mod registers;
 mod requester;
 mod respond;
 mod responder;
@@ -48,16 +72,18 @@ mod uar;
 mod umem;
 mod work;
 
-pub use cable::{Cable, CableEnd, CablePlan, CableStats};
-pub use config::{GidEntry, GidKind, LinkLayer, NicConfig, PortInfo};
+pub use background::{Background, EventSink, HostCall};
+pub use cable::{Cable, CableEnd};
+pub use config::{FindingPolicy, GidEntry, GidKind, LinkLayer, NicConfig, PortInfo};
 pub use error::NicError;
 pub use faults::{FaultPlan, InjectedFault};
 pub use findings::{Finding, FindingKind, Told};
+pub use impair::{CablePlan, CableStats};
 pub use keys::{MrKeys, access};
 pub use link::Link;
 pub use model::NicModel;
 pub use objects::{ObjectId, ObjectKind};
-pub use socket::SocketEnd;
+pub use socket::{SocketEnd, Wire};
 pub use stats::NicStats;
 pub use syndrome::{Check, CommandError};
 pub use trace::{Event, Record, Trace};

@@ -14,4 +14,6 @@ pub trait Link: Send {
     fn wait(&mut self, now: u64, deadline: Option<u64>) -> Option<u64>;
     /// The NIC has work again, after [`Self::wait`].
     fn resume(&mut self);
+    /// Time is real for the NIC, and has come to `now`. It does not wait then, but comes back.
+    fn set_time(&mut self, _now: u64) {}
 }

@@ -3,23 +3,27 @@
 //! Knows: what belongs to one NIC, and who does what.
 //! Must not know: mailboxes (`command`), WQEs (`requester`), or who calls.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use warpverbs_sim_bus::{Device, Dma, Fault, FaultKind, Party, Step};
 use warpverbs_wire::doorbell::{CqArm, Doorbell};
-use warpverbs_wire::eqe::{self, PortChange};
+use warpverbs_wire::eqe::{self, EventType, PortChange};
 use warpverbs_wire::prm::qpc::QpState;
 
-use crate::config::{GidEntry, MAX_FIRST_INDEX, NicConfig, PORTS, PortInfo};
+use crate::config::{FindingPolicy, GidEntry, MAX_FIRST_INDEX, NicConfig, PORTS, PortInfo};
 use crate::error::NicError;
 use crate::events::Events;
 use crate::faults::{Faults, InjectedFault};
 use crate::findings::{Finding, FindingKind, Findings, Told};
+use crate::gids::Gids;
 use crate::keys::{MKey, MrKeys, Rights};
 use crate::link::Link;
 use crate::objects::{ObjectId, ObjectKind, Objects};
+use crate::packet::mac_number;
 use crate::port::Port;
 use crate::qp::Qp;
+use crate::records::Records;
 use crate::schedule::{Schedule, Turn};
 use crate::sq::Rung;
 use crate::stats::NicStats;
@@ -33,14 +37,17 @@ use crate::work::Work;
 pub struct NicModel {
     config: NicConfig,
     pub(crate) objects: Objects,
+    pub(crate) gids: Gids,
     schedule: Schedule,
     findings: Findings,
     pub(crate) stats: NicStats,
-    faults: Faults,
-    port: Port,
+    pub(crate) faults: Faults,
+    pub(crate) port: Port,
     events: Events,
     link_up: bool,
-    time: Clock,
+    pub(crate) time: Clock,
+    /// Who is rung where: of use where doorbells may be missed.
+    pub(crate) records: Records,
     /// Payloads that are used again.
     buffers: Vec<Vec<u8>>,
     clock: u64,
@@ -58,6 +65,7 @@ impl NicModel {
         Self {
             schedule: Schedule::new(config.seed),
             objects: Objects::new(config.log_max_objects()),
+            gids: Gids::new(&config),
             faults: Faults::new(config.faults),
             config,
             findings: Findings::default(),
@@ -66,6 +74,7 @@ impl NicModel {
             events: Events::default(),
             link_up: true,
             time: Clock::default(),
+            records: Records::default(),
             buffers: Vec::new(),
             clock: 0,
             took_packet: false,
@@ -81,12 +90,12 @@ impl NicModel {
 
     /// Allocates a protection domain and returns its number.
     pub fn alloc_pd(&mut self) -> Result<u32, NicError> {
-        self.objects.pds.insert(|_| ())
+        self.objects.pds.insert(|_| 0)
     }
 
     /// Frees a protection domain that nothing uses.
     pub fn dealloc_pd(&mut self, pdn: u32) -> Result<(), NicError> {
-        self.objects.pds.remove(pdn)
+        self.objects.pds.remove(pdn).map(|_| ())
     }
 
     /// Registers memory. `access` has `IBV_ACCESS_*` bits ([`crate::access`]).
@@ -173,7 +182,8 @@ impl NicModel {
 
     /// Reads one entry of a port's GID table; `None` if it is empty.
     pub fn query_gid(&self, port: u8, index: u32) -> Result<Option<GidEntry>, NicError> {
-        self.config.gid(port, index)
+        self.config.port(port)?;
+        self.gids.get(index).ok_or(NicError::NoGid(index))
     }
 
     /// Joins the port to a link. Packets to this NIC's own addresses never leave it.
@@ -188,11 +198,11 @@ impl NicModel {
         gid_index: u32,
         remote: [u8; 16],
     ) -> Result<[u8; 6], NicError> {
-        if self.config.gid(port, gid_index)?.is_none() {
+        if self.query_gid(port, gid_index)?.is_none() {
             return Err(NicError::NoGid(gid_index));
         }
-        if self.config.owns_gid(remote) {
-            Ok(self.config.mac)
+        if let Some(mac) = self.gids.mac_of(remote) {
+            Ok(mac)
         } else if let Some(mac) = self
             .config
             .neighbour(remote)
@@ -212,6 +222,11 @@ impl NicModel {
     /// How many findings there were, those not kept included.
     pub fn findings_total(&self) -> u64 {
         self.findings.total()
+    }
+
+    /// How many findings of each kind there were, by [`FindingKind::name`].
+    pub fn findings_by_kind(&self) -> &BTreeMap<&'static str, u64> {
+        self.findings.by_kind()
     }
 
     /// Takes the findings away.
@@ -235,6 +250,7 @@ impl NicModel {
             }
             // A QP in error takes no doorbells.
             if qp.state == QpState::Rts
+                && !self.misses_doorbells(qp.context.uar_page)
                 && let Some((doorbell, record)) = qp.indices.unrung()
             {
                 let kind = FindingKind::DbrUnrung { doorbell, record };
@@ -269,9 +285,18 @@ impl NicModel {
         self.events.take()
     }
 
+    /// How many events of each type were raised, by the type's code.
+    pub fn events_by_type(&self) -> &BTreeMap<u8, u64> {
+        self.events.by_type()
+    }
+
     /// Events that were raised while too many waited.
     pub fn events_lost(&self) -> u64 {
         self.events.lost()
+    }
+
+    pub(crate) fn is_link_up(&self) -> bool {
+        self.link_up
     }
 
     /// Takes the port's link up or down. While it is down nothing leaves the port or reaches it.
@@ -297,11 +322,7 @@ impl NicModel {
         let id = ObjectId::new(ObjectKind::Cq, cqn);
         let detail = || format!("arm of CQ {cqn:#x} on UAR {page:#x}");
         match self.objects.cqs.get_mut(cqn) {
-            Some(cq) if cq.context.uar_page == page => {
-                if cq.arming.arm(command, cq.producer) {
-                    self.events.raise(eqe::Event::Completion { cqn });
-                }
-            }
+            Some(cq) if cq.context.uar_page == page => self.arm_cq(cqn, command),
             Some(cq) => {
                 let kind = FindingKind::DoorbellWrongPage {
                     rung: page,
@@ -315,17 +336,26 @@ impl NicModel {
         }
     }
 
+    /// Takes an arm command of a CQ.
+    pub(crate) fn arm_cq(&mut self, cqn: u32, command: CqArm) {
+        if let Some(cq) = self.objects.cqs.get_mut(cqn)
+            && cq.arming.arm(command, cq.producer)
+        {
+            self.events.raise(eqe::Event::Completion { cqn });
+        }
+    }
+
     /// Plants a fault.
     pub fn inject(&mut self, fault: InjectedFault) {
+        self.note(Event::Fault { name: fault.name() });
+        if fault == InjectedFault::Removed {
+            self.events
+                .raise(eqe::Event::Other(EventType::InternalError));
+        }
         match fault {
             InjectedFault::StuckQp { qpn } => {
                 if let Some(qp) = self.objects.qps.get_mut(qpn) {
                     qp.stuck = true;
-                }
-            }
-            InjectedFault::StuckCq { cqn } => {
-                if let Some(cq) = self.objects.cqs.get_mut(cqn) {
-                    cq.stuck = true;
                 }
             }
             fault => self.faults.plant(fault),
@@ -342,12 +372,6 @@ impl NicModel {
                 self.schedule.wake(qpn);
             }
         }
-        let ids: Vec<u32> = self.objects.cqs.iter().map(|(id, _)| id).collect();
-        for cqn in ids {
-            if let Some(cq) = self.objects.cqs.get_mut(cqn) {
-                cq.stuck = false;
-            }
-        }
     }
 
     /// True if neither doorbells nor packets reach it.
@@ -361,6 +385,10 @@ impl NicModel {
 
     pub(crate) fn planted_refusal(&mut self, opcode: u16) -> Option<(u8, u32)> {
         self.faults.on_command(opcode)
+    }
+
+    pub(crate) fn planted_silence(&mut self, opcode: u16) -> Option<bool> {
+        self.faults.on_answer(opcode)
     }
 
     /// Adds what it does from now on to a trace.
@@ -379,10 +407,40 @@ impl NicModel {
         self.schedule.wake(qpn);
     }
 
+    /// The CQ that a QP waits for has news.
+    pub(crate) fn release_wait(&mut self, qpn: u32) {
+        if let Some(qp) = self.objects.qps.get_mut(qpn) {
+            qp.requester.release();
+            self.schedule.wake(qpn);
+        }
+    }
+
     /// The QP is gone or reset: it has no work.
     pub(crate) fn forget(&mut self, qpn: u32) {
         self.schedule.rest(qpn);
         self.schedule.unwatch(qpn);
+    }
+
+    /// With [`FindingPolicy::Fail`]: what has findings fails.
+    fn fail_on_findings(&mut self, dma: &mut dyn Dma) {
+        for object in self.findings.take_fresh() {
+            let concerns = |(qpn, qp): (u32, &Qp)| {
+                let concerned = match object.kind {
+                    ObjectKind::Qp => qpn == object.id,
+                    ObjectKind::Cq => qp.uses.contains(&object),
+                    _ => true,
+                };
+                let works = matches!(qp.state, QpState::Rtr | QpState::Rts);
+                (concerned && works).then_some(qpn)
+            };
+            let failing: Vec<u32> = self.objects.qps.iter().filter_map(concerns).collect();
+            for qpn in failing {
+                let mut work = self.work(qpn, dma);
+                work.enter_error(None);
+                work.raise(EventType::WqCatastrophicError);
+                work.settle();
+            }
+        }
     }
 
     fn work<'a>(&'a mut self, qpn: u32, dma: &'a mut dyn Dma) -> Work<'a> {
@@ -397,6 +455,7 @@ impl NicModel {
             events: &mut self.events,
             time: &mut self.time,
             buffers: &mut self.buffers,
+            checks_wqes: self.config.checks_wqes,
             clock: self.clock,
             trace: &self.trace,
             dma,
@@ -440,8 +499,11 @@ impl NicModel {
     fn read_some_record(&mut self, dma: &mut dyn Dma) {
         let rts =
             |(qpn, qp): (u32, &Qp)| (qp.state == QpState::Rts && !qp.has_no_dbr()).then_some(qpn);
-        let sending: Vec<u32> = self.objects.qps.iter().filter_map(rts).collect();
-        if let Some(qpn) = self.schedule.one_of(&sending) {
+        let schedule = &mut self.schedule;
+        let mut all = self.objects.qps.iter_from(|span| schedule.below(span));
+        let sending = all.find_map(rts);
+        drop(all);
+        if let Some(qpn) = sending {
             let mut work = self.work(qpn, dma);
             work.take_record();
             work.settle();
@@ -578,6 +640,9 @@ impl NicModel {
             self.work(qpn, dma).on_time();
             return Step::Progress;
         }
+        if self.time.is_real() {
+            return Step::Idle;
+        }
         if self.port.pass_time(&mut self.time) {
             Step::Progress
         } else {
@@ -591,10 +656,17 @@ impl Device for NicModel {
         &self.config.name
     }
 
+    fn address(&self) -> Option<u64> {
+        Some(mac_number(self.config.mac))
+    }
+
     fn step(&mut self, dma: &mut dyn Dma) -> Step {
         if self.is_silent() {
             self.port.sleep(self.time.now());
             return Step::Idle;
+        }
+        if self.config.findings == FindingPolicy::Fail {
+            self.fail_on_findings(dma);
         }
         if self.config.reads_records_early && self.schedule.whim() {
             self.read_some_record(dma);
@@ -602,7 +674,7 @@ impl Device for NicModel {
         // Packets and queues take turns, so that neither keeps the other waiting.
         let turn = self.took_packet && !self.schedule.is_idle();
         self.took_packet = false;
-        if !turn && let Some(packet) = self.port.receive(&self.config) {
+        if !turn && let Some(packet) = self.port.receive(&self.gids) {
             self.took_packet = true;
             self.port.work();
             self.clock += 1;

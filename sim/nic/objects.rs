@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fmt;
 
+use crate::counters::CounterSet;
 use crate::cq::Cq;
 use crate::error::NicError;
 use crate::keys::MKey;
@@ -25,6 +26,10 @@ use crate::umem::Umem;
 pub enum ObjectKind {
     /// Protection domain.
     Pd,
+    /// Transport domain.
+    TransportDomain,
+    /// Counter set.
+    CounterSet,
     /// Doorbell page.
     Uar,
     /// Memory for queues and doorbell records.
@@ -43,6 +48,8 @@ impl fmt::Display for ObjectKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Pd => "PD",
+            Self::TransportDomain => "TD",
+            Self::CounterSet => "counter set",
             Self::Uar => "UAR",
             Self::Umem => "UMEM",
             Self::MKey => "MKey",
@@ -90,6 +97,8 @@ pub(crate) struct Table<T> {
     next: u32,
     wrapped: bool,
     live: BTreeMap<u32, Counted<T>>,
+    /// Objects added and removed so far.
+    changes: u64,
 }
 
 impl<T> Table<T> {
@@ -103,6 +112,7 @@ impl<T> Table<T> {
             next: first,
             wrapped: false,
             live: BTreeMap::new(),
+            changes: 0,
         }
     }
 
@@ -119,6 +129,7 @@ impl<T> Table<T> {
                 self.wrapped = true;
             }
             if let Entry::Vacant(vacant) = self.live.entry(id) {
+                self.changes += 1;
                 vacant.insert(Counted {
                     users: 0,
                     object: make(id),
@@ -147,7 +158,10 @@ impl<T> Table<T> {
         match self.users(id) {
             None => Err(NicError::NoObject(object)),
             Some(0) => match self.live.remove(&id) {
-                Some(slot) => Ok(slot.object),
+                Some(slot) => {
+                    self.changes += 1;
+                    Ok(slot.object)
+                }
                 None => Err(NicError::NoObject(object)),
             },
             Some(users) => Err(NicError::Busy { object, users }),
@@ -161,8 +175,26 @@ impl<T> Table<T> {
             && (self.wrapped || id < self.next)
     }
 
+    /// A number that differs whenever an object was added or removed meanwhile.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         self.live.iter().map(|(id, slot)| (*id, &slot.object))
+    }
+
+    /// All of them, once around from a number that `draw` chooses among as many as there are from the first to the last.
+    pub(crate) fn iter_from(
+        &self,
+        draw: impl FnOnce(u32) -> u32,
+    ) -> impl Iterator<Item = (u32, &T)> {
+        let ends = self.live.first_key_value().zip(self.live.last_key_value());
+        let start = ends.map_or(0, |((first, _), (last, _))| first + draw(last - first + 1));
+        let behind = self.live.range(start..);
+        behind
+            .chain(self.live.range(..start))
+            .map(|(id, slot)| (*id, &slot.object))
     }
 
     fn adjust(&mut self, id: u32, by: impl FnOnce(u32) -> u32) {
@@ -174,7 +206,11 @@ impl<T> Table<T> {
 
 /// Every object of the NIC.
 pub(crate) struct Objects {
-    pub(crate) pds: Table<()>,
+    /// PDs, with the uid of each.
+    pub(crate) pds: Table<u16>,
+    /// Transport domains, with the uid of each.
+    pub(crate) transport_domains: Table<u16>,
+    pub(crate) counters: Table<CounterSet>,
     pub(crate) uars: Table<UarKind>,
     pub(crate) umems: Table<Umem>,
     pub(crate) mkeys: Table<MKey>,
@@ -193,6 +229,9 @@ impl Objects {
         let uars = (warpverbs_sim_bus::BAR_SIZE >> 12) as u32;
         Self {
             pds: Table::new(ObjectKind::Pd, 0x11, NUMBERS_24, capacity),
+            transport_domains: Table::new(ObjectKind::TransportDomain, 0x31, NUMBERS_24, capacity),
+            // Numbers have 8 bits, and 0 is none.
+            counters: Table::new(ObjectKind::CounterSet, 1, 1 << 8, capacity),
             uars: Table::new(ObjectKind::Uar, 1, uars, uars.into()),
             umems: Table::new(ObjectKind::Umem, 0x21, NUMBERS_24, capacity),
             // Lower indices are the NIC's own keys (QUERY_SPECIAL_CONTEXTS).
@@ -217,6 +256,8 @@ impl Objects {
         for object in objects {
             match object.kind {
                 ObjectKind::Pd => self.pds.adjust(object.id, by),
+                ObjectKind::TransportDomain => self.transport_domains.adjust(object.id, by),
+                ObjectKind::CounterSet => self.counters.adjust(object.id, by),
                 ObjectKind::Uar => self.uars.adjust(object.id, by),
                 ObjectKind::Umem => self.umems.adjust(object.id, by),
                 ObjectKind::MKey => self.mkeys.adjust(object.id, by),
@@ -233,6 +274,8 @@ impl Objects {
             table.iter().map(|(id, _)| ObjectId::new(table.kind, id))
         }
         ids(&self.pds)
+            .chain(ids(&self.transport_domains))
+            .chain(ids(&self.counters))
             .chain(ids(&self.uars))
             .chain(ids(&self.umems))
             .chain(ids(&self.mkeys))
@@ -266,7 +309,7 @@ mod tests {
     #[test]
     fn a_used_object_is_not_removed() {
         let mut objects = Objects::new(4);
-        let pd = objects.pds.insert(|_| ()).unwrap();
+        let pd = objects.pds.insert(|_| 0).unwrap();
         let id = ObjectId::new(ObjectKind::Pd, pd);
         objects.retain(&[id, id]);
         objects.release(&[id]);
@@ -278,7 +321,7 @@ mod tests {
             })
         );
         objects.release(&[id]);
-        assert_eq!(objects.pds.remove(pd), Ok(()));
+        assert_eq!(objects.pds.remove(pd), Ok(0));
         assert_eq!(objects.pds.remove(pd), Err(NicError::NoObject(id)));
     }
 }

@@ -3,13 +3,13 @@
 //! Knows: what of a packet the transport looks at, and how a path turns it into a frame and back.
 //! Must not know: what a QP does with a packet.
 
+use warpverbs_sim_bus::DmaAccess;
+use warpverbs_wire::prm::ads::Ads;
 use warpverbs_wire::prm::qpc::Qpc;
 use warpverbs_wire::roce::{Bth, Ethernet, Extended, Frame, Ip, Opcode, Psn, address};
 
-use crate::config::{GidKind, LinkLayer, NicConfig, PORTS};
-
-/// The default partition (IBA 10.9.1): the one filled entry of the table.
-const DEFAULT_PKEY: u16 = 0xffff;
+use crate::config::{DEFAULT_PKEY, GidKind, LinkLayer, NicConfig};
+use crate::gids::Gids;
 
 /// Where a packet came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +18,12 @@ pub(crate) enum Source {
     Here,
     /// Another one, whose GID this is.
     Gid([u8; 16]),
+}
+
+/// A MAC address as a number.
+pub(crate) fn mac_number(mac: [u8; 6]) -> u64 {
+    mac.iter()
+        .fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
 /// A packet of the reliable connection service.
@@ -31,6 +37,49 @@ pub(crate) struct Packet {
     pub(crate) solicited: bool,
     pub(crate) extended: Extended,
     pub(crate) payload: Vec<u8>,
+    /// What it is instead, if it is several.
+    pub(crate) bulk: Option<Bulk>,
+}
+
+/// Packets that follow each other inside a WRITE and never leave the NIC: they are one, and what they carry is moved when
+/// they arrive, from memory to memory. All are full, and none is the last of its message; the first names them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bulk {
+    pub(crate) packets: u32,
+    /// Bus address of what they carry.
+    pub(crate) source: u64,
+    pub(crate) access: DmaAccess,
+    pub(crate) len: u64,
+}
+
+impl Packet {
+    /// How many it stands for.
+    pub(crate) fn packets(&self) -> u32 {
+        self.bulk.map_or(1, |bulk| bulk.packets)
+    }
+
+    /// Bytes of payload.
+    pub(crate) fn len(&self) -> u64 {
+        self.bulk.map_or(self.payload.len() as u64, |bulk| bulk.len)
+    }
+
+    /// The same without the first `packets`, which are fewer than it stands for.
+    pub(crate) fn without(&self, packets: u32, mtu: u32) -> Self {
+        let bytes = u64::from(packets) * u64::from(mtu);
+        Self {
+            opcode: Opcode::WriteMiddle,
+            psn: self.psn.plus(packets),
+            extended: Extended::default(),
+            payload: Vec::new(),
+            bulk: self.bulk.map(|bulk| Bulk {
+                packets: bulk.packets.saturating_sub(packets),
+                source: bulk.source.wrapping_add(bytes),
+                len: bulk.len.saturating_sub(bytes),
+                ..bulk
+            }),
+            ..*self
+        }
+    }
 }
 
 /// Where a QP's packets go.
@@ -52,17 +101,10 @@ struct Headers {
 
 impl Path {
     /// The path of a context that INIT2RTR has checked.
-    pub(crate) fn new(config: &NicConfig, qpn: u32, context: &Qpc) -> Self {
+    pub(crate) fn new(config: &NicConfig, gids: &Gids, qpn: u32, context: &Qpc) -> Self {
         let path = &context.primary_address_path;
-        let loops_back = match config.link_layer {
-            LinkLayer::Ethernet => config.owns_gid(path.rgid_rip) && path.rmac == config.mac,
-            LinkLayer::InfiniBand => {
-                path.rlid == config.lid || (path.grh && config.owns_gid(path.rgid_rip))
-            }
-        };
-        let source = config
-            .gid(PORTS, u32::from(path.src_addr_index))
-            .ok()
+        let source = gids
+            .get(u32::from(path.src_addr_index))
             .flatten()
             .filter(|entry| entry.kind == GidKind::RoceV2);
         let headers = source.map(|entry| {
@@ -80,7 +122,7 @@ impl Path {
             Headers {
                 ethernet: Ethernet {
                     destination: path.rmac,
-                    source: config.mac,
+                    source: entry.mac,
                     ..Ethernet::default()
                 },
                 ip,
@@ -92,7 +134,7 @@ impl Path {
             }
         });
         Self {
-            loops_back,
+            loops_back: leads_here(config, gids, path),
             headers,
         }
     }
@@ -103,6 +145,12 @@ impl Path {
             Source::Here => self.loops_back,
             Source::Gid(gid) => self.headers.is_some_and(|headers| headers.remote == gid),
         }
+    }
+
+    /// The MAC address that its frames go to, as a number; `None` if it has no frames.
+    pub(crate) fn remote_mac(&self) -> Option<u64> {
+        self.headers
+            .map(|headers| mac_number(headers.ethernet.destination))
     }
 
     /// The frame that carries a packet this way; `None` if no frame can.
@@ -133,8 +181,19 @@ impl Path {
     }
 }
 
+/// True if an address path ends at this NIC.
+pub(crate) fn leads_here(config: &NicConfig, gids: &Gids, path: &Ads) -> bool {
+    let own = gids.mac_of(path.rgid_rip);
+    // Force loopback needs no address.
+    match config.link_layer {
+        _ if path.fl => true,
+        LinkLayer::Ethernet => own == Some(path.rmac),
+        LinkLayer::InfiniBand => path.rlid == config.lid || (path.grh && own.is_some()),
+    }
+}
+
 /// The packet in a frame for this NIC; `None` if the frame is for another, or none that hardware would take.
-pub(crate) fn parse(config: &NicConfig, bytes: &[u8]) -> Option<Packet> {
+pub(crate) fn parse(gids: &Gids, bytes: &[u8]) -> Option<Packet> {
     let frame = Frame::parse(bytes).ok()?;
     let (source, destination) = match frame.ip {
         Ip::V4(ip) => (
@@ -143,9 +202,8 @@ pub(crate) fn parse(config: &NicConfig, bytes: &[u8]) -> Option<Packet> {
         ),
         Ip::V6(ip) => (ip.source, ip.destination),
     };
-    let is_ours = frame.ethernet.destination == config.mac
-        && config.owns_gid(destination)
-        // The membership bit apart, partitions must agree (IBA 10.9.3).
+    let is_ours = gids.takes(destination, frame.ethernet.destination)
+        // The membership bit apart, partitions must agree (IBA 10.9).
         && frame.bth.pkey & 0x7fff == DEFAULT_PKEY & 0x7fff;
     is_ours.then(|| Packet {
         source: Source::Gid(source),
@@ -156,5 +214,6 @@ pub(crate) fn parse(config: &NicConfig, bytes: &[u8]) -> Option<Packet> {
         solicited: frame.bth.solicited,
         extended: frame.extended,
         payload: frame.payload.to_vec(),
+        bulk: None,
     })
 }

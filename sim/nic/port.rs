@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use crate::config::NicConfig;
+use crate::gids::Gids;
 use crate::link::Link;
 use crate::packet::{self, Packet, Path, Source};
 use crate::time::Clock;
@@ -50,11 +50,11 @@ impl Port {
     }
 
     /// The next packet that has arrived.
-    pub(crate) fn receive(&mut self, config: &NicConfig) -> Option<Packet> {
+    pub(crate) fn receive(&mut self, gids: &Gids) -> Option<Packet> {
         if let Some(link) = &mut self.link {
             while let Some(frame) = link.receive() {
                 if !self.down {
-                    self.arrived.extend(packet::parse(config, &frame));
+                    self.arrived.extend(packet::parse(gids, &frame));
                 }
             }
         }
@@ -78,6 +78,13 @@ impl Port {
             if let Some(link) = &mut self.link {
                 link.resume();
             }
+        }
+    }
+
+    /// Real time has come to `now`.
+    pub(crate) fn set_time(&mut self, now: u64) {
+        if let Some(link) = &mut self.link {
+            link.set_time(now);
         }
     }
 

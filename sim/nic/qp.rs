@@ -6,7 +6,7 @@
 use warpverbs_wire::cqe::{CqeOpcode, Syndrome, vendor_syndrome};
 use warpverbs_wire::prm::qpc::{QpState, Qpc, SendDbrMode};
 use warpverbs_wire::roce::Psn;
-use warpverbs_wire::wqe::Opcode;
+use warpverbs_wire::wqe::{CompletionMode, Opcode};
 
 use crate::failure::Failed;
 use crate::findings::Told;
@@ -46,6 +46,8 @@ pub(crate) struct Qp {
     pub(crate) receives: Option<ReceiveQueue>,
     /// The error that brought the QP to ERR, until its CQE is written.
     pub(crate) cause: Option<Failure>,
+    /// The error that brought the QP to ERR, as QUERY_QP tells it until the QP is reset.
+    pub(crate) last_error: Option<Failed>,
     /// Vendor syndrome of the next flush.
     pub(crate) flush_vendor: u8,
     /// The deadline that the clock knows, if any.
@@ -94,20 +96,20 @@ pub(crate) struct Done {
 }
 
 /// Where a WQE stood, and what it was.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Slot {
     /// First WQEBB.
     pub(crate) index: u64,
     pub(crate) wqebbs: u64,
     pub(crate) opcode: Opcode,
+    /// Which completions have a CQE.
+    pub(crate) mode: CompletionMode,
 }
 
 /// How a WQE ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Outcome {
-    Success {
-        signalled: bool,
-    },
+    Success,
     /// Flushed, and its completion mode asks for the first error only.
     Silent,
     Error {
@@ -172,8 +174,9 @@ impl Qp {
             dbr_due: false,
             requester: Requester::new(first),
             responder: Responder::default(),
-            receives: ReceiveQueue::of_qp(&context, memory.receives, memory.dbr),
+            receives: ReceiveQueue::of_qp(&context, memory.receives, memory.dbr, first),
             cause: None,
+            last_error: None,
             flush_vendor: vendor_syndrome::FLUSHED,
             alarm: None,
             stuck: false,
@@ -207,6 +210,7 @@ impl Qp {
         self.requester.abandon();
         self.responder.abandon();
         self.cause = cause;
+        self.last_error = cause.map(|cause| cause.failed);
         self.flush_vendor = vendor_syndrome::FLUSHED;
         // Without a record the doorbell decides in ERR too (assumed).
         if !self.has_no_dbr() {
@@ -233,9 +237,11 @@ impl Qp {
     }
 
     fn has_receives_to_flush(&self) -> bool {
-        self.receives
-            .as_ref()
-            .is_some_and(|receives| receives.dbr_due || receives.has_posted())
+        self.responder.unfinished.is_some()
+            || self
+                .receives
+                .as_ref()
+                .is_some_and(|receives| receives.dbr_due || receives.has_posted())
     }
 
     /// When something happens without a packet or a doorbell.
@@ -243,13 +249,13 @@ impl Qp {
         self.requester.alarm().filter(|_| !self.stuck)
     }
 
-    /// True if its doorbell record is to be read even while nothing happens: in ERR a later record releases completions
+    /// True if its doorbell records are to be read even while nothing happens: in ERR a later record releases completions
     /// (docs/hardware-facts.md), and a record behind its doorbell may still arrive.
     pub(crate) fn is_watched(&self) -> bool {
         match self.state {
             _ if self.stuck => false,
-            QpState::Err | QpState::Rts if self.has_no_dbr() => false,
-            QpState::Err => true,
+            QpState::Err => !self.has_no_dbr() || self.receives.is_some(),
+            QpState::Rts if self.has_no_dbr() => false,
             QpState::Rts => self.indices.lags(),
             _ => false,
         }

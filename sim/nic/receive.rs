@@ -57,7 +57,7 @@ pub(crate) struct Posted {
 
 impl ReceiveQueue {
     /// The queue that a QP's context asks for, if it asks for one.
-    pub(crate) fn of_qp(context: &Qpc, ring: u64, dbr: u64) -> Option<Self> {
+    pub(crate) fn of_qp(context: &Qpc, ring: u64, dbr: u64, first: u64) -> Option<Self> {
         (context.rq_type == RqType::Regular).then(|| Self {
             shape: Shape::Ring(false),
             pd: context.pd,
@@ -65,8 +65,8 @@ impl ReceiveQueue {
             dbr,
             stride: stride_of(context),
             depth: 1 << context.log_rq_size,
-            consumer: 0,
-            producer: 0,
+            consumer: first,
+            producer: first,
             dbr_due: false,
         })
     }
@@ -171,6 +171,7 @@ impl Work<'_> {
             .read(DmaAccess::new(Purpose::Wqe, self.qpn), slot, bytes)
         {
             self.note_fault(id, &fault);
+            self.raise_queue_failure();
             return Err((taken, LOCAL_QP_OPERATION));
         }
         self.stats.receives_fetched += 1;
@@ -197,8 +198,20 @@ impl Work<'_> {
                     .add(id, Some(index), FindingKind::ReceiveMalformed, || {
                         error.to_string()
                     });
+                self.raise_queue_failure();
                 Err((taken, LOCAL_QP_OPERATION))
             }
+        }
+    }
+
+    /// A receive WQE could not be read: the event of a shared queue. That of the QP comes with its NAK.
+    fn raise_queue_failure(&mut self) {
+        let context = self.qp().map(|qp| qp.context);
+        if let Some(context) = context.filter(|context| context.rq_type == RqType::Shared) {
+            self.events.raise(Event::Queue {
+                event: EventType::SrqCatastrophicError,
+                number: context.srqn_rmpn_xrqn,
+            });
         }
     }
 
@@ -241,7 +254,7 @@ mod tests {
             ..Qpc::default()
         };
         assert_eq!(ReceiveQueue::bytes_of_qp(&context), 8 * 32);
-        let mut queue = ReceiveQueue::of_qp(&context, 0x1000, 0).unwrap();
+        let mut queue = ReceiveQueue::of_qp(&context, 0x1000, 0, 0).unwrap();
         (queue.consumer, queue.producer) = (0xfffe, 0xfffe);
         assert!(queue.record(4));
         assert_eq!((queue.producer, queue.has_posted()), (0x1_0004, true));

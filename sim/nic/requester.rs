@@ -1,6 +1,6 @@
 //! The requester's state: WQEs that were fetched and not completed, and which of their packets are sent and answered.
 //!
-//! Knows: order, windows, PSNs, retries (IBA 9.7.5, 9.7.7).
+//! Knows: order, windows, PSNs, retries (IBA 9.7, 9.7).
 //! Must not know: memory, how a WQE is read (`fetch`) or a packet made (`send`), or what an answer says (`answer`).
 
 use std::collections::VecDeque;
@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use warpverbs_wire::prm::qpc::Qpc;
 use warpverbs_wire::roce::Psn;
 use warpverbs_wire::roce::timer::ack_timeout_ns;
-use warpverbs_wire::wqe::{Atomic, Opcode, RemoteAddress};
+use warpverbs_wire::wqe::{Atomic, Opcode, RemoteAddress, Wait};
 
 use crate::failure::Failed;
 use crate::qp::{Action, Piece, Slot};
@@ -18,22 +18,21 @@ use crate::sq::SendIndices;
 const MAX_OPERATIONS: usize = 64;
 /// Packets that may be sent beyond the oldest one that is not answered (assumed).
 const SEND_WINDOW: i32 = 128;
-/// PSNs in use at most: half of the numbers must stay behind (IBA 9.7.2), and the largest READ has 2^23 packets.
+/// PSNs in use at most: half of the numbers must stay behind (IBA 9.7), and the largest READ has 2^23 packets.
 const PSN_WINDOW: u32 = Psn::WINDOW - 1;
-/// `rnr_retry` that never ends (IBA 9.7.5.2.8).
+/// `rnr_retry` that never ends (IBA 9.7).
 const ENDLESS: u8 = 7;
 
 /// A WQE in execution.
 #[derive(Clone, Debug)]
 pub(crate) struct Operation {
     pub(crate) slot: Slot,
-    pub(crate) signalled: bool,
     pub(crate) solicited: bool,
-    /// Earlier READs and atomics must be complete before it starts.
-    pub(crate) fenced: bool,
+    pub(crate) fence: Fence,
     pub(crate) remote: RemoteAddress,
     pub(crate) immediate: u32,
     pub(crate) atomic: Option<Atomic>,
+    pub(crate) wait: Option<Wait>,
     pub(crate) pieces: Vec<Piece>,
     pub(crate) len: u64,
     /// PSN of the first packet.
@@ -43,12 +42,26 @@ pub(crate) struct Operation {
     /// Packets of the answer that have arrived, or bytes of local work done.
     pub(crate) arrived: u64,
     pub(crate) progress: Progress,
+    /// The bytes that were fetched, where they are compared later.
+    pub(crate) image: Vec<u8>,
+}
+
+/// What must be complete before a WQE starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fence {
+    None,
+    /// Earlier READs and atomics.
+    Fetching,
+    /// All earlier WQEs.
+    All,
 }
 
 /// How far a WQE is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Progress {
     Waiting,
+    /// A wait whose CQ has not got so far: that wakes it.
+    Held,
     Done,
     Failed(Failed),
 }
@@ -60,7 +73,7 @@ impl Operation {
     }
 
     pub(crate) fn is_waiting(&self) -> bool {
-        matches!(self.progress, Progress::Waiting)
+        matches!(self.progress, Progress::Waiting | Progress::Held)
     }
 
     /// The PSN behind its last packet.
@@ -141,6 +154,7 @@ impl Requester {
     pub(crate) fn next_action(&self, context: &Qpc, indices: &SendIndices) -> Option<Action> {
         match self.operations.front() {
             Some(head) if !head.is_waiting() => return Some(Action::Retire),
+            Some(head) if matches!(head.progress, Progress::Held) => {}
             Some(head) if head.packets == 0 => return Some(Action::Local),
             _ => {}
         }
@@ -158,15 +172,18 @@ impl Requester {
         let Some(operation) = self.operations.get(at) else {
             return false;
         };
-        if !operation.is_waiting() || self.paused.is_some() {
+        if !operation.is_waiting() || operation.packets == 0 || self.paused.is_some() {
             return false;
         }
         if operation.first.plus(packet).since(self.oldest) >= SEND_WINDOW {
             return false;
         }
         let begins = packet == 0;
-        if !begins || !(operation.is_fetching() || operation.fenced) {
+        if !begins || !(operation.is_fetching() || operation.fence != Fence::None) {
             return true;
+        }
+        if self.holds_back(operation.fence, at) {
+            return false;
         }
         let fetching = self
             .operations
@@ -174,10 +191,13 @@ impl Requester {
             .take(at)
             .filter(|earlier| earlier.is_fetching() && earlier.is_waiting())
             .count();
-        if operation.fenced && fetching > 0 {
-            return false;
-        }
         !operation.is_fetching() || fetching < 1 << context.log_sra_max
+    }
+
+    /// How many packets from `psn` on the window has room for.
+    pub(crate) fn room_behind(&self, psn: Psn) -> u32 {
+        let used = psn.since(self.oldest);
+        SEND_WINDOW.saturating_sub(used).max(0).unsigned_abs()
     }
 
     fn may_fetch(&self, indices: &SendIndices) -> bool {
@@ -213,14 +233,38 @@ impl Requester {
         Some(head)
     }
 
-    /// The cursor stands on operations that have packets.
-    fn skip_local(&mut self) {
-        while self
-            .operations
-            .get(self.cursor.0)
-            .is_some_and(|operation| operation.packets == 0 && operation.is_waiting())
+    /// The CQ that the head waits for, if it waits for one, has news.
+    pub(crate) fn release(&mut self) {
+        if let Some(head) = self.operations.front_mut()
+            && matches!(head.progress, Progress::Held)
         {
+            head.progress = Progress::Waiting;
+        }
+    }
+
+    /// The cursor stands on operations that have packets, or on one that has none and whose fence still holds: those behind
+    /// start after it.
+    fn skip_local(&mut self) {
+        while self.operations.get(self.cursor.0).is_some_and(|operation| {
+            operation.packets == 0
+                && operation.is_waiting()
+                && !self.holds_back(operation.fence, self.cursor.0)
+        }) {
             self.cursor = (self.cursor.0 + 1, 0);
+        }
+    }
+
+    /// True while the fence of the operation at a place keeps it from starting.
+    fn holds_back(&self, fence: Fence, at: usize) -> bool {
+        let mut earlier = self
+            .operations
+            .iter()
+            .take(at)
+            .filter(|one| one.is_waiting());
+        match fence {
+            Fence::None => false,
+            Fence::Fetching => earlier.any(Operation::is_fetching),
+            Fence::All => earlier.next().is_some(),
         }
     }
 
@@ -300,9 +344,8 @@ impl Requester {
         self.rnr_retries = context.rnr_retry;
     }
 
-    /// Sends again from `psn` on, unless that was begun already. False if no retry is left.
-    pub(crate) fn repeat_once(&mut self, psn: Psn) -> bool {
-        self.recovering || self.repeat(psn)
+    pub(crate) fn is_recovering(&self) -> bool {
+        self.recovering
     }
 
     /// Sends again from `psn` on. False if no retry is left.

@@ -1,13 +1,14 @@
-//! The responder: takes requests in order, executes them once, and answers (IBA 9.7.4, 9.7.5, 9.9.3).
+//! The responder: takes requests in order, executes them once, and answers (IBA 9.7, 9.9).
 //!
 //! Knows: expected PSN, message under way, rights and keys, duplicates.
 //! Must not know: the requester's WQE, or how an answer's packets are made (`respond`).
 
 use std::collections::VecDeque;
 
-use warpverbs_sim_bus::DmaAccess;
+use warpverbs_sim_bus::{CopyFault, DmaAccess};
 use warpverbs_wire::cqe::CqeOpcode;
-use warpverbs_wire::prm::qpc::QpState;
+use warpverbs_wire::eqe::EventType;
+use warpverbs_wire::prm::qpc::{AtomicMode, QpState};
 use warpverbs_wire::roce::{NakCode, Opcode, Psn, Reth, packets};
 use warpverbs_wire::wqe::{masked_sum, masked_swapped};
 
@@ -37,6 +38,10 @@ pub(crate) struct Responder {
     originals: VecDeque<(Psn, u64)>,
     /// A fatal NAK is among `answers`: no request is taken any more.
     closed: bool,
+    /// It took a request in RTR.
+    established: bool,
+    /// Number of the receive WQE of a message that an error cut off: it is to be flushed.
+    pub(crate) unfinished: Option<u16>,
 }
 
 /// A message of several packets.
@@ -84,10 +89,12 @@ impl Responder {
         !self.answers.is_empty()
     }
 
-    /// Work under way is forgotten.
+    /// Work under way is forgotten, but for the receive of a message that will not be finished.
     pub(crate) fn abandon(&mut self) {
         self.answers.clear();
-        self.message = None;
+        if let Some(Message::Send { posted, .. }) = self.message.take() {
+            self.unfinished = Some(posted.counter);
+        }
         self.originals.clear();
         self.closed = false;
     }
@@ -102,6 +109,8 @@ impl Responder {
 
 /// Why a request is not executed.
 enum Refusal {
+    /// The packet did not come after all.
+    Missed,
     /// No receive is posted.
     NotReady,
     /// NAK, and the QP goes to ERR.
@@ -122,9 +131,9 @@ impl Work<'_> {
             qpn: self.qpn,
             opcode: packet.opcode,
             psn: packet.psn.get(),
-            bytes: packet.payload.len() as u32,
+            bytes: packet.len() as u32,
         });
-        // Packets for a QP that is not ready, or from a port that it is not connected to, are dropped (IBA 9.6.1.2).
+        // Packets for a QP that is not ready, or from a port that it is not connected to, are dropped (IBA 9.6).
         let ready = match qp.state {
             _ if qp.stuck => false,
             QpState::Rts => true,
@@ -133,8 +142,11 @@ impl Work<'_> {
         };
         if ready && qp.path.leads_to(packet.source) {
             // What the peer did happens before what follows from its packet.
-            let here = packet.source == Source::Here;
-            self.dma.follow(self.qpn, qp.context.remote_qpn, here);
+            let there = qp
+                .path
+                .remote_mac()
+                .filter(|_| packet.source != Source::Here);
+            self.dma.follow(self.qpn, qp.context.remote_qpn, there);
             if packet.opcode.is_request() {
                 self.take_request(&packet);
             } else if packet.opcode.is_response() {
@@ -154,14 +166,19 @@ impl Work<'_> {
             return;
         }
         let ahead = packet.psn.since(responder.expected);
+        if ahead < 0 && ahead.unsigned_abs() < packet.packets() {
+            let rest = packet.without(ahead.unsigned_abs(), qp.mtu());
+            return self.take_request(&rest);
+        }
         if ahead < 0 {
             return self.take_duplicate(packet);
         }
         if ahead > 0 {
-            // Once for each gap (IBA 9.7.5.2.8).
-            if !responder.nak_sent {
-                responder.nak_sent = true;
-                let psn = responder.expected;
+            // Once for each gap (IBA 9.7).
+            let (known, psn) = (responder.nak_sent, responder.expected);
+            responder.nak_sent = true;
+            self.count(|set| &mut set.out_of_sequence);
+            if !known {
                 self.answer(Answer::Nak {
                     psn,
                     code: NakCode::PsnSequence,
@@ -172,9 +189,11 @@ impl Work<'_> {
         responder.nak_sent = false;
         let refusal = match self.execute(packet) {
             Ok(()) => {
+                self.note_request(packet.opcode);
                 // READs and atomics are acknowledged by their data.
                 if packet.ack_request && (packet.opcode.is_send() || packet.opcode.is_write()) {
-                    self.answer(Answer::Ack { psn: packet.psn });
+                    let psn = packet.psn.plus(packet.packets() - 1);
+                    self.answer(Answer::Ack { psn });
                 }
                 return;
             }
@@ -183,16 +202,20 @@ impl Work<'_> {
         let psn = packet.psn;
         let Some(qp) = self.qp() else { return };
         match refusal {
+            Refusal::Missed => {}
             Refusal::NotReady => {
                 qp.responder.nak_sent = true;
+                self.count(|set| &mut set.out_of_buffer);
                 self.answer(Answer::NotReady { psn });
             }
             Refusal::Nak(code) => {
                 qp.responder.closed = true;
+                self.count_refusal(code);
                 self.answer(Answer::Nak { psn, code });
             }
             Refusal::Receive(posted, failed, code) => {
                 qp.responder.closed = true;
+                self.count_receive_failure(failed);
                 self.complete_receive(Received {
                     counter: posted.counter,
                     bytes: 0,
@@ -202,6 +225,27 @@ impl Work<'_> {
                 });
                 self.answer(Answer::Nak { psn, code });
             }
+        }
+    }
+
+    /// Counts a request by its first packet. The first one that a QP in RTR takes tells software that its peer is there (IBA
+    /// 11.6: communication established).
+    fn note_request(&mut self, opcode: Opcode) {
+        let Some(qp) = self.qp() else { return };
+        let counts = qp.context.counter_set_id != 0;
+        if qp.state == QpState::Rtr && !std::mem::replace(&mut qp.responder.established, true) {
+            self.raise(EventType::CommunicationEstablished);
+        }
+        if !counts {
+            return;
+        }
+        let begins = opcode.position().is_none_or(|at| at.is_first());
+        if opcode.is_write() && begins {
+            self.count(|set| &mut set.rx_write_requests);
+        } else if opcode == Opcode::ReadRequest {
+            self.count(|set| &mut set.rx_read_requests);
+        } else if opcode.is_atomic() {
+            self.count(|set| &mut set.rx_atomic_requests);
         }
     }
 
@@ -215,9 +259,12 @@ impl Work<'_> {
         }
     }
 
-    /// Length of a packet inside its message: full unless it is the last (IBA 9.7.4.1.6).
+    /// Length of a packet inside its message: full unless it is the last (IBA 9.7).
     fn check_length(&mut self, packet: &Packet) -> Result<u64, Refusal> {
         let mtu = self.qp().map_or(0, |qp| qp.mtu()) as usize;
+        if packet.bulk.is_some() {
+            return Ok(packet.len());
+        }
         let len = packet.payload.len();
         let fits = match packet.opcode.position() {
             Some(position) if !position.is_last() => len == mtu,
@@ -256,7 +303,22 @@ impl Work<'_> {
         if let Some((bus_addr, access)) = target
             && len > 0
         {
-            if let Err(fault) = self.dma.write(access, bus_addr, &packet.payload) {
+            let written = match packet.bulk {
+                None => self.dma.write(access, bus_addr, &packet.payload),
+                Some(bulk) => {
+                    let from = (bulk.access, bulk.source);
+                    match self.dma.copy(from, (access, bus_addr), len) {
+                        // The sender's memory is gone since: the packet never left, and is missed as one that was lost.
+                        Err(CopyFault::From(_)) => return Err(Refusal::Missed),
+                        Err(CopyFault::To(fault)) => Err(fault),
+                        Ok(()) => {
+                            self.stats.bytes_read += len;
+                            Ok(())
+                        }
+                    }
+                }
+            };
+            if let Err(fault) = written {
                 self.note_fault(keys::object_of(rest.key), &fault);
                 return Err(Refusal::Nak(NakCode::RemoteOperation));
             }
@@ -271,7 +333,7 @@ impl Work<'_> {
             },
             done: done + len,
         });
-        qp.responder.advance(1, ends);
+        qp.responder.advance(packet.packets(), ends);
         if let (Some(posted), Some(immediate)) = (posted, packet.extended.immediate) {
             self.complete_receive(Received {
                 counter: posted.counter,
@@ -305,7 +367,12 @@ impl Work<'_> {
         let (posted, done) = match (begins, qp.responder.message.take()) {
             (true, None) => (self.receive_for_message()?, 0),
             (false, Some(Message::Send { posted, done })) => (posted, done),
-            _ => return Err(INVALID),
+            (_, under_way) => {
+                if let Some(qp) = self.qp() {
+                    qp.responder.message = under_way;
+                }
+                return Err(INVALID);
+            }
         };
         let room: u64 = posted.pieces.iter().map(|piece| piece.len()).sum();
         if done + len > room || done + len > max_message {
@@ -372,7 +439,7 @@ impl Work<'_> {
     }
 
     /// Bus address and ordering of remote memory; `None` for a message of 0 bytes, whose key is not looked at (IBA
-    /// 9.7.4.1).
+    /// 9.7).
     pub(crate) fn remote_target(
         &mut self,
         range: &Reth,
@@ -447,9 +514,11 @@ impl Work<'_> {
             _ => (masked.address, masked.key, masked.length),
         };
         let Some(qp) = self.qp() else { return Ok(()) };
-        let allowed = qp.context.rae && qp.responder.message.is_none();
+        // Of the modes that the transitions take, one has atomics of fewer than 8 bytes.
+        let sized = size == 8 || qp.context.atomic_mode == AtomicMode::UpTo8;
+        let allowed = qp.context.rae && sized && qp.responder.message.is_none();
         let keep = 1 << qp.context.log_rra_max;
-        // Naturally aligned (IBA 9.4.5).
+        // Naturally aligned (IBA 9.4).
         if !allowed || !matches!(size, 4 | 8) || address % u64::from(size) != 0 {
             return Err(INVALID);
         }
@@ -506,10 +575,11 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// A request that was executed before (IBA 9.7.5.1.2): WRITEs and sends are acknowledged again, READs executed again,
+    /// A request that was executed before (IBA 9.7): WRITEs and sends are acknowledged again, READs executed again,
     /// atomics answered from memory.
     fn take_duplicate(&mut self, packet: &Packet) {
         self.stats.duplicates += 1;
+        self.count(|set| &mut set.duplicate_request);
         let psn = packet.psn;
         let Some(qp) = self.qp() else { return };
         let mtu = qp.mtu();

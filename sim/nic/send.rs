@@ -6,11 +6,12 @@
 use warpverbs_wire::roce::{
     AtomicEth, Extended, Ieth, ImmDt, MaskedAtomicEth, Message, Opcode, Reth, Segments,
 };
-use warpverbs_wire::wqe::{self, Atomic};
+use warpverbs_wire::wqe::{self, Atomic, Wait};
 
 use crate::failure::{Failed, LOCAL_QP_OPERATION};
-use crate::packet::{Packet, Source};
-use crate::qp::{Done, Failure, Outcome};
+use crate::findings::{FindingKind, one_line};
+use crate::packet::{Bulk, Packet, Source};
+use crate::qp::{Done, Failure, Outcome, Slot};
 use crate::requester::{Operation, Progress};
 use crate::work::Work;
 
@@ -23,6 +24,7 @@ impl Work<'_> {
         let Some(operation) = self.qp().and_then(|qp| qp.requester.pop()) else {
             return;
         };
+        self.compare(&operation);
         match operation.progress {
             Progress::Failed(failed) => {
                 let slot = operation.slot;
@@ -37,19 +39,17 @@ impl Work<'_> {
                     } else {
                         0
                     },
-                    outcome: Outcome::Success {
-                        signalled: operation.signalled,
-                    },
+                    outcome: Outcome::Success,
                 };
                 if !self.complete(done) {
-                    // A QP whose CQ is in error cannot go on (IBA 10.2.6).
+                    // A QP whose CQ is in error cannot go on (IBA 10.2).
                     self.enter_error(None);
                 }
             }
         }
     }
 
-    /// A part of the work of a WQE that has no packets: a DUMP reads its data and drops it.
+    /// A part of the work of a WQE that has no packets: a DUMP reads its data and drops it, a WAIT looks at its CQ.
     pub(crate) fn local_work(&mut self) {
         let Some((operation, mtu)) = self.qp().and_then(|qp| {
             let mtu = u64::from(qp.mtu());
@@ -57,6 +57,9 @@ impl Work<'_> {
         }) else {
             return;
         };
+        if let Some(wait) = operation.wait {
+            return self.look_at_cq(wait, operation.slot);
+        }
         let bytes = mtu.min(operation.len - operation.arrived);
         let mut dropped = Vec::new();
         let result = self.gather(&operation, operation.arrived, bytes, &mut dropped);
@@ -68,6 +71,32 @@ impl Work<'_> {
                 Ok(()) if arrived == head.len => Progress::Done,
                 Ok(()) => Progress::Waiting,
             };
+        }
+    }
+
+    /// Ends the WAIT at the head of the queue if its CQ has got so far; else the CQ will wake it.
+    fn look_at_cq(&mut self, wait: Wait, slot: Slot) {
+        let uid = self.qp().map(|qp| qp.uid);
+        let progress = match self.objects.cqs.get_mut(wait.cqn) {
+            Some(cq) if Some(cq.uid) == uid => {
+                if cq.has_produced(wait.index) {
+                    Progress::Done
+                } else {
+                    cq.wake(self.qpn);
+                    Progress::Held
+                }
+            }
+            // No CQ of the QP's owner: that hardware looks, and how it fails, is assumed.
+            _ => {
+                let kind = FindingKind::WqeMalformed;
+                self.findings.add(self.id(), Some(slot.index), kind, || {
+                    format!("no CQ to wait for; {}", one_line(wait))
+                });
+                Progress::Failed(LOCAL_QP_OPERATION)
+            }
+        };
+        if let Some(head) = self.qp().and_then(|qp| qp.requester.operations.front_mut()) {
+            head.progress = progress;
         }
     }
 
@@ -92,6 +121,7 @@ impl Work<'_> {
             solicited: false,
             extended: Extended::default(),
             payload: self.buffers.pop().unwrap_or_default(),
+            bulk: None,
         };
         packet.payload.clear();
         let made = self.fill(&operation, index, mtu, &mut packet);
@@ -148,12 +178,15 @@ impl Work<'_> {
             .get(index)
             .ok_or(LOCAL_QP_OPERATION)?;
         packet.opcode = message.opcode(segment.position);
-        self.gather(
-            operation,
-            segment.offset.into(),
-            segment.len.into(),
-            &mut packet.payload,
-        )?;
+        packet.bulk = self.bulk(operation, index, mtu)?;
+        if packet.bulk.is_none() {
+            self.gather(
+                operation,
+                segment.offset.into(),
+                segment.len.into(),
+                &mut packet.payload,
+            )?;
+        }
         if let Some(headers) = packet.opcode.headers() {
             packet.extended.reth = headers.reth.then_some(Reth {
                 address: operation.remote.address,
@@ -167,9 +200,45 @@ impl Work<'_> {
                 key: operation.immediate,
             });
         }
-        packet.ack_request = segment.position.is_last() || (index + 1).is_multiple_of(ACK_EVERY);
+        let upto = index + packet.packets();
+        packet.ack_request = segment.position.is_last() || upto.is_multiple_of(ACK_EVERY);
         packet.solicited = operation.solicited && segment.position.is_last();
-        Ok(index + 1)
+        Ok(upto)
+    }
+
+    /// The packets from `index` on that can go as one: in real time, inside the NIC, if nobody looks at each.
+    fn bulk(
+        &mut self,
+        operation: &Operation,
+        index: u32,
+        mtu: u32,
+    ) -> Result<Option<Bulk>, Failed> {
+        use wqe::Opcode as Wqe;
+        let opcode = operation.slot.opcode;
+        if !self.time.is_real()
+            || self.trace.is_some()
+            || !matches!(opcode, Wqe::RdmaWrite | Wqe::RdmaWriteImmediate)
+        {
+            return Ok(None);
+        }
+        let Some(qp) = self.qp().filter(|qp| qp.path.loops_back) else {
+            return Ok(None);
+        };
+        // The last packet stands alone, and one that asks for an acknowledgement ends those before it.
+        let packets = (operation.packets.saturating_sub(index + 1))
+            .min(ACK_EVERY - index % ACK_EVERY)
+            .min(qp.requester.room_behind(operation.first.plus(index)));
+        if packets < 2 {
+            return Ok(None);
+        }
+        let len = u64::from(packets) * u64::from(mtu);
+        let target = self.whole(operation, u64::from(index) * u64::from(mtu), len)?;
+        Ok(target.map(|(source, access)| Bulk {
+            packets,
+            source,
+            access,
+            len,
+        }))
     }
 }
 
@@ -178,6 +247,7 @@ impl Operation {
     fn husk(&self) -> Self {
         Self {
             pieces: Vec::new(),
+            image: Vec::new(),
             ..*self
         }
     }

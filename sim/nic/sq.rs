@@ -127,6 +127,11 @@ impl SendIndices {
         }
     }
 
+    /// True if the record holds another value than when it was last read.
+    pub(crate) fn is_news(&self, value: u16) -> bool {
+        value != self.dbr as u16 && self.beyond != Some(value)
+    }
+
     /// On entering ERR: the producer is forgotten until the record has been read (docs/hardware-facts.md).
     pub(crate) fn enter_error(&mut self) {
         self.producer = self.consumer;

@@ -54,7 +54,12 @@ checks! {
     OpMod = 0x01_0004, BadOperation, "op_mod is one the command has", "PRM, command return status";
     ReservedBits = 0x01_0005, BadParameter, "reserved bits are zero", "PRM, command return status";
 
+    NoModifyCq = 0x01_0006, BadOperation, "CQs are not modified or resized", "assumed: not modelled; cmd_hca_cap.cq_resize and cq_moderation are clear";
+    NoSrq = 0x01_0007, BadOperation, "shared receive queues are RMPs", "assumed: SRQ and XRC_SRQ objects are not modelled; cmd_hca_cap.xrc is clear";
+    NoDct = 0x01_0008, BadOperation, "there are no dynamically connected targets", "assumed: not modelled; cmd_hca_cap.dct is clear";
+
     Planted = 0xff_0000, InternalError, "no fault is planted for the command", "assumed: a fault of a test";
+    NoAnswer = 0xff_0003, InternalError, "the command is answered in time", "Linux mlx5 cmd.c: MLX5_CMD_TIMEOUT_MSEC, after which the driver returns ETIMEDOUT and the mailbox means nothing";
     Removed = 0xff_0002, InternalError, "the NIC is on the bus", "Linux mlx5 cmd.c: commands fail once the device is gone";
 
     CapSet = 0x02_0001, BadParameter, "the capability set is one this NIC has", "mlx5_ifc query_hca_cap_in.op_mod";
@@ -79,6 +84,8 @@ checks! {
     CqUid = 0x03_0011, BadResource, "the CQ is of the caller's uid", "Linux devx.c: objects belong to a uid";
     CqUmemAccess = 0x03_0013, BadParameter, "the CQ's UMEM allows local write", "assumed";
     CqBusy = 0x03_0012, ResourceBusy, "no QP uses the CQ", "PRM, command return status: RES_BUSY";
+
+    CqModeration = 0x03_0014, BadParameter, "cq_period and cq_max_count are zero", "mlx5_ifc cmd_hca_cap.cq_moderation";
 
     QpService = 0x04_0001, BadParameter, "st is RC", "assumed: other services are not modelled";
     QpPd = 0x04_0002, BadResource, "pd is a PD", "mlx5_ifc qpc.pd";
@@ -107,20 +114,63 @@ checks! {
     QpNotFound = 0x04_0019, BadResource, "the QP exists", "PRM, command return status";
     QpUid = 0x04_001a, BadResource, "the QP is of the caller's uid", "Linux devx.c: objects belong to a uid";
 
-    InitState = 0x05_0001, BadQpState, "RST2INIT finds the QP in RST", "PRM, QP state machine; IBA 10.3.1";
-    RtrState = 0x05_0002, BadQpState, "INIT2RTR finds the QP in INIT", "PRM, QP state machine; IBA 10.3.1";
-    RtsState = 0x05_0003, BadQpState, "RTR2RTS finds the QP in RTR", "PRM, QP state machine; IBA 10.3.1";
+    QpRqSize = 0x04_001c, LimitExceeded, "log_rq_size is at most log_max_qp_sz", "mlx5_ifc cmd_hca_cap.log_max_qp_sz";
+    QpTriggered = 0x04_001d, BadParameter, "cd_slave_send and cd_slave_receive are off", "assumed: queues that others trigger are not modelled";
+    QpCoreDirect = 0x04_001e, BadParameter, "cd_master comes with the capability", "mlx5_ifc cmd_hca_cap.cd";
+
+    InitState = 0x05_0001, BadQpState, "RST2INIT finds the QP in RST", "PRM, QP state machine; IBA 10.3";
+    RtrState = 0x05_0002, BadQpState, "INIT2RTR finds the QP in INIT", "PRM, QP state machine; IBA 10.3";
+    RtsState = 0x05_0003, BadQpState, "RTR2RTS finds the QP in RTR", "PRM, QP state machine; IBA 10.3";
     OptParam = 0x05_0004, BadParameter, "opt_param_mask names only fields that the transition takes", "Linux mlx5 qp.c: opt_mask";
     PathMigration = 0x05_0005, BadParameter, "pm_state is MIGRATED", "DOCA doca_verbs_qp.cpp: MLX5_QPC_PM_STATE_MIGRATED";
     Port = 0x05_0006, BadIndex, "vhca_port_num is a port", "mlx5_ifc ads.vhca_port_num";
     PkeyIndex = 0x05_0007, BadIndex, "pkey_index is in the table", "mlx5_ifc ads.pkey_index";
     AtomicMode = 0x05_0008, BadParameter, "rae comes with an atomic_mode of the device", "mlx5_ifc qpc.atomic_mode";
-    Mtu = 0x05_0009, BadParameter, "mtu is one of 256 to 4096 bytes and at most the port's", "mlx5_ifc qpc.mtu; IBA 10.3.1";
+    Mtu = 0x05_0009, BadParameter, "mtu is one of 256 to 4096 bytes and at most the port's", "mlx5_ifc qpc.mtu; IBA 10.3";
     MaxMessage = 0x05_000a, BadParameter, "log_msg_max is at most the device's", "mlx5_ifc cmd_hca_cap.log_max_msg";
     GidIndex = 0x05_000b, BadIndex, "src_addr_index is a filled entry of the GID table", "mlx5_ifc ads.src_addr_index";
-    RemoteAddress = 0x05_000c, BadParameter, "the path has a remote address: rgid_rip and rmac on RoCE, rlid or a GRH on InfiniBand", "mlx5_ifc ads; IBA 10.3.1";
+    RemoteAddress = 0x05_000c, BadParameter, "the path has a remote address: rgid_rip and rmac on RoCE, rlid or a GRH on InfiniBand", "mlx5_ifc ads; IBA 10.3";
+    Init2InitState = 0x05_000f, BadQpState, "INIT2INIT finds the QP in INIT", "PRM, QP state machine; IBA 10.3";
+    Rts2RtsState = 0x05_0010, BadQpState, "RTS2RTS finds the QP in RTS", "PRM, QP state machine; IBA 10.3";
+    SqErrState = 0x05_0011, BadQpState, "SQERR2RTS finds the QP in SQER, where an RC QP never is", "IBA 10.3: SQE is of other services";
+    AlternatePath = 0x05_0012, BadParameter, "no alternate path is set", "mlx5_ifc cmd_hca_cap.apm";
+    LagAffinity = 0x05_0013, BadParameter, "lag_tx_port_affinity is zero", "mlx5_ifc cmd_hca_cap.lag_tx_port_affinity";
+    CounterSet = 0x05_0014, BadResource, "counter_set_id is zero or a counter set of the caller", "mlx5_ifc qpc.counter_set_id";
+    StaticRate = 0x05_0015, BadParameter, "stat_rate is zero", "mlx5_ifc cmd_hca_cap.stat_rate_support";
+    SourcePort = 0x05_0016, BadParameter, "udp_sport is zero or one of the device's", "mlx5_ifc roce_cap.r_roce_min_src_udp_port";
+    GrhRequired = 0x05_0017, BadParameter, "the path has a GRH where the port demands it", "mlx5_ifc hca_vport_context.grh_required";
+    NoWire = 0x05_0018, BadParameter, "a path that is not RoCE v2 ends at this NIC", "assumed: InfiniBand links and RoCE v1 frames are not modelled";
     ResponderDepth = 0x05_000d, BadParameter, "log_rra_max is at most the device's", "mlx5_ifc cmd_hca_cap.log_max_ra_res_qp";
     RequesterDepth = 0x05_000e, BadParameter, "log_sra_max is at most the device's", "mlx5_ifc cmd_hca_cap.log_max_ra_req_qp";
+
+    PdNotFound = 0x08_0001, BadResource, "the PD exists", "PRM, command return status";
+    PdUid = 0x08_0002, BadResource, "the PD is of the caller's uid", "Linux devx.c: objects belong to a uid";
+    PdBusy = 0x08_0003, ResourceBusy, "nothing uses the PD", "PRM, command return status";
+    PdExhausted = 0x08_0004, NoResources, "a PD number is left", "PRM, command return status";
+    TdNotFound = 0x08_0005, BadResource, "the transport domain exists", "PRM, command return status";
+    TdUid = 0x08_0006, BadResource, "the transport domain is of the caller's uid", "Linux devx.c: objects belong to a uid";
+    TdExhausted = 0x08_0007, NoResources, "a transport domain number is left", "PRM, command return status";
+    UarNotFound = 0x08_0008, BadResource, "the UAR page is allocated", "PRM, command return status";
+    UarBusy = 0x08_0009, ResourceBusy, "no queue uses the UAR page", "PRM, command return status";
+    UarExhausted = 0x08_000a, NoResources, "a UAR page is left", "PRM, command return status";
+    CounterNotFound = 0x08_000b, BadResource, "the counter set exists", "PRM, command return status";
+    CounterUid = 0x08_000c, BadResource, "the counter set is of the caller's uid", "Linux devx.c: objects belong to a uid";
+    CounterBusy = 0x08_000d, ResourceBusy, "no QP is attached to the counter set", "assumed";
+    CounterExhausted = 0x08_000e, NoResources, "a counter set is left", "PRM, command return status";
+    CounterVport = 0x08_000f, BadParameter, "one counter set of this function is asked for", "assumed: one function, no aggregation";
+
+    VportOther = 0x09_0001, BadParameter, "the port is this function's", "assumed: one function";
+    VportPort = 0x09_0002, BadIndex, "port_num is a port", "mlx5_ifc query_hca_vport_context_in.port_num";
+    VportLinkLayer = 0x09_0003, BadOperation, "the command is for ports of this link layer", "Linux mlx5 vport.c: HCA contexts are InfiniBand's, NIC contexts and RoCE addresses Ethernet's";
+    VportGid = 0x09_0004, BadIndex, "gid_index is in the table", "mlx5_ifc cmd_hca_cap.gid_table_size";
+    VportPkey = 0x09_0005, BadIndex, "pkey_index is in the table", "mlx5_ifc cmd_hca_cap.pkey_table_size";
+    VportList = 0x09_0006, BadParameter, "allowed_list_type is zero", "assumed: address lists are not modelled";
+    RocePrivileged = 0x09_0007, BadOperation, "the kernel alone writes RoCE addresses", "Linux devx.c: users' general commands read only";
+    RocePort = 0x09_0008, BadIndex, "vhca_port_num is a port", "mlx5_ifc set_roce_address_in.vhca_port_num";
+    RoceIndex = 0x09_0009, BadIndex, "roce_address_index is in the table", "mlx5_ifc roce_cap.roce_address_table_size";
+    RoceVlan = 0x09_000a, BadParameter, "the address has no VLAN", "assumed: VLANs are not modelled";
+    RoceVersion = 0x09_000b, BadParameter, "roce_version is one of the device's", "mlx5_ifc roce_cap.roce_version";
+    RoceL3Type = 0x09_000c, BadParameter, "roce_l3_type is the GID's", "Linux mlx5 main.c: set_roce_addr";
 
     QpSharedQueue = 0x04_001b, BadResource, "srqn_rmpn_xrqn is an RMP of the caller's uid, if rq_type asks for one", "mlx5_ifc qpc.srqn_rmpn_xrqn";
     RmpState = 0x07_0001, BadResourceState, "the RMP is and stays READY", "mlx5_ifc rmpc.state; others assumed";

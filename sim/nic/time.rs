@@ -1,6 +1,7 @@
-//! Simulated time, and who waits for it.
+//! Time, and who waits for it.
 //!
-//! Knows: nanoseconds that pass only while the NIC has nothing else to do, and one deadline a QP.
+//! Knows: nanoseconds, which pass only while the NIC has nothing else to do, or as someone outside says; and one deadline a
+//! QP.
 //! Must not know: what a QP waits for.
 
 use std::collections::BTreeSet;
@@ -13,6 +14,8 @@ pub(crate) const IDLE_STEP_NS: u64 = 1 << 20;
 #[derive(Default)]
 pub(crate) struct Clock {
     now: u64,
+    /// Time is real: it passes by [`Self::set_real`] alone.
+    real: bool,
     /// Deadlines, some of which no longer hold: they are sorted out when they come first.
     waiting: BTreeSet<(u64, u32)>,
 }
@@ -20,6 +23,16 @@ pub(crate) struct Clock {
 impl Clock {
     pub(crate) fn now(&self) -> u64 {
         self.now
+    }
+
+    /// Real time has come to `now`; from now on it passes so and by no step.
+    pub(crate) fn set_real(&mut self, now: u64) {
+        self.real = true;
+        self.now = self.now.max(now);
+    }
+
+    pub(crate) fn is_real(&self) -> bool {
+        self.real
     }
 
     /// A QP wants to be woken at a time.
@@ -84,7 +97,12 @@ mod tests {
         clock.pass(IDLE_STEP_NS * 3);
         assert_eq!(clock.now(), 100 + IDLE_STEP_NS);
         assert_eq!((clock.due(), clock.due()), (Some(7), None));
+        assert!(!clock.is_real());
         clock.pass(5);
         assert_eq!(clock.now(), 100 + IDLE_STEP_NS, "never back");
+        clock.set_real(7);
+        assert_eq!(clock.now(), 100 + IDLE_STEP_NS, "never back");
+        clock.set_real(IDLE_STEP_NS * 3);
+        assert_eq!(clock.due(), Some(9));
     }
 }

@@ -21,6 +21,13 @@ pub enum Event {
         opcode: u16,
         /// Status of the answer; zero is success.
         status: u8,
+        /// Syndrome of the answer.
+        syndrome: u32,
+    },
+    /// A fault was planted.
+    Fault {
+        /// Its name.
+        name: &'static str,
     },
     /// A send doorbell was taken.
     Doorbell {
@@ -37,6 +44,10 @@ pub enum Event {
         index: u64,
         /// What it asks for.
         opcode: wqe::Opcode,
+        /// Variant of the opcode.
+        opmod: u8,
+        /// Fence, completion mode, solicited event.
+        flags: u8,
     },
     /// A packet was sent.
     Sent {
@@ -72,6 +83,8 @@ pub enum Event {
         opcode: CqeOpcode,
         /// Why it failed; zero is success.
         syndrome: u8,
+        /// Vendor syndrome.
+        vendor: u8,
     },
     /// A WQE ended: with a CQE or, unsignalled, without.
     Ended {
@@ -97,6 +110,7 @@ impl Event {
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Command { .. } => "command",
+            Self::Fault { .. } => "fault",
             Self::Doorbell { .. } => "doorbell",
             Self::Fetch { .. } => "fetch",
             Self::Sent { .. } => "sent",
@@ -110,7 +124,7 @@ impl Event {
 
     const fn qpn(&self) -> u32 {
         match *self {
-            Self::Command { .. } => 0,
+            Self::Command { .. } | Self::Fault { .. } => 0,
             Self::Doorbell { qpn, .. }
             | Self::Fetch { qpn, .. }
             | Self::Sent { qpn, .. }
@@ -127,13 +141,29 @@ impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:<10}", self.name())?;
         match self {
-            Self::Command { opcode, status } => {
-                write!(f, " opcode {opcode:#x} status {status:#x}")
+            Self::Command {
+                opcode,
+                status,
+                syndrome,
+            } => {
+                write!(f, " opcode {opcode:#x} status {status:#x}")?;
+                match syndrome {
+                    0 => Ok(()),
+                    syndrome => write!(f, " syndrome {syndrome:#x}"),
+                }
             }
+            Self::Fault { name } => write!(f, " {name}"),
             Self::Doorbell { qpn, producer } => write!(f, " QP {qpn:#x} producer {producer:#x}"),
-            Self::Fetch { qpn, index, opcode } => {
-                write!(f, " QP {qpn:#x} index {index:#x} {opcode:?}")
-            }
+            Self::Fetch {
+                qpn,
+                index,
+                opcode,
+                opmod,
+                flags,
+            } => write!(
+                f,
+                " QP {qpn:#x} index {index:#x} {opcode:?} opmod {opmod:#x} flags {flags:#04x}"
+            ),
             Self::Sent {
                 qpn,
                 opcode,
@@ -152,9 +182,10 @@ impl fmt::Display for Event {
                 index,
                 opcode,
                 syndrome,
+                vendor,
             } => write!(
                 f,
-                " QP {qpn:#x} CQ {cqn:#x} index {index:#x} {opcode:?} syndrome {syndrome:#x}"
+                " QP {qpn:#x} CQ {cqn:#x} index {index:#x} {opcode:?} syndrome {syndrome:#x}/{vendor:#x}"
             ),
             Self::Ended { qpn, index } => write!(f, " QP {qpn:#x} index {index:#x}"),
             Self::Timer { qpn } | Self::Error { qpn } => write!(f, " QP {qpn:#x}"),

@@ -8,7 +8,7 @@ use warpverbs_wire::wqe::Opcode;
 
 use crate::failure::{Failed, LOCAL_PROTECTION, LOCAL_QP_OPERATION};
 use crate::findings::FindingKind;
-use crate::keys::{self, DUMP_FILL_MKEY, KeyFault, Request, Right};
+use crate::keys::{self, DUMP_FILL_MKEY, KeyFault, NULL_MKEY, Request, Right};
 use crate::objects::ObjectId;
 use crate::qp::{Piece, Slot};
 use crate::receive::Posted;
@@ -49,6 +49,25 @@ impl Work<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Bus address and ordering of bytes `start..start + len` of an operation's local data, if they lie together in memory.
+    pub(crate) fn whole(
+        &mut self,
+        operation: &Operation,
+        start: u64,
+        len: u64,
+    ) -> Result<Option<(u64, DmaAccess)>, Failed> {
+        let mut found = spans(&operation.pieces, start, len);
+        let (Some(span), None) = (found.next(), found.next()) else {
+            return Ok(None);
+        };
+        let Piece::Memory { key, addr, .. } = *span.piece else {
+            return Ok(None);
+        };
+        let addr = addr.wrapping_add(span.offset);
+        let pd = self.pd();
+        self.local(Some(operation.slot), pd, key, addr, len, Right::LocalRead)
     }
 
     /// Spreads `data` over an operation's local memory from byte `start` on.
@@ -138,6 +157,10 @@ impl Work<'_> {
         right: Right,
     ) -> Result<Option<(u64, DmaAccess)>, Failed> {
         if key == DUMP_FILL_MKEY && slot.is_some_and(|slot| slot.opcode == Opcode::Dump) {
+            return Ok(None);
+        }
+        // Reads through it give zeroes, and writes go nowhere (`null_mkey`).
+        if key == NULL_MKEY {
             return Ok(None);
         }
         let request = Request {

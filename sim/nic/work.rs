@@ -8,7 +8,7 @@ use std::sync::Arc;
 use warpverbs_sim_bus::{Dma, DmaAccess, Fault, Purpose};
 use warpverbs_wire::doorbell::{DBR_RECEIVE, DBR_SEND, dbr_producer};
 use warpverbs_wire::eqe::{Event as Raised, EventType};
-use warpverbs_wire::prm::qpc::RqType;
+use warpverbs_wire::prm::qpc::{QpState, RqType};
 use warpverbs_wire::wqe::{Control, MAX_DS, SEGMENT, wqebbs};
 
 use crate::config::MAX_WQE_BYTES;
@@ -37,6 +37,8 @@ pub(crate) struct Work<'a> {
     pub(crate) time: &'a mut Clock,
     /// Payloads that are used again.
     pub(crate) buffers: &'a mut Vec<Vec<u8>>,
+    /// Each WQE is read once more when it completes.
+    pub(crate) checks_wqes: bool,
     /// Steps so far: the clock of CQE timestamps.
     pub(crate) clock: u64,
     pub(crate) events: &'a mut Events,
@@ -96,6 +98,9 @@ impl Work<'_> {
     /// To ERR.
     pub(crate) fn enter_error(&mut self, cause: Option<Failure>) {
         self.note(Event::Error { qpn: self.qpn });
+        if let Some(cause) = &cause {
+            self.count_failure(cause.failed);
+        }
         if let Some(qp) = self.qp() {
             qp.enter_error(cause);
             // Its receives stay in the shared queue; software waits for this event before it destroys the QP.
@@ -112,7 +117,14 @@ impl Work<'_> {
             return false;
         };
         if qp.next_action().is_none() {
-            self.read_dbr();
+            let (state, has_record) = (qp.state, !qp.has_no_dbr());
+            if has_record {
+                self.read_dbr();
+            }
+            // Receives that are posted in ERR are flushed too (IBA 10.3); there is no doorbell that would tell of them.
+            if state == QpState::Err && self.qp().is_some_and(|qp| qp.receives.is_some()) {
+                self.read_receive_dbr();
+            }
         }
         self.settle()
     }
@@ -160,9 +172,9 @@ impl Work<'_> {
             qpn: self.qpn,
             opcode: packet.opcode,
             psn: packet.psn.get(),
-            bytes: packet.payload.len() as u32,
+            bytes: packet.len() as u32,
         });
-        self.stats.packets_sent += 1;
+        self.stats.packets_sent += u64::from(packet.packets());
         if !self.port.send(self.time.now(), &path, packet) {
             self.stats.packets_lost += 1;
         }
@@ -295,9 +307,8 @@ impl Work<'_> {
             bytes: [0; MAX_WQE_BYTES as usize],
             len: 0,
             slot: Slot {
-                index: 0,
                 wqebbs: 1,
-                opcode: Default::default(),
+                ..Slot::default()
             },
         };
         let Some((ring, depth)) = self.qp().map(|qp| (qp.memory.ring, qp.indices.depth())) else {
@@ -345,12 +356,15 @@ impl Work<'_> {
             index,
             wqebbs: done,
             opcode: control.opcode,
+            mode: control.completion_mode(),
         };
         self.stats.wqes_fetched += 1;
         self.note(Event::Fetch {
             qpn: self.qpn,
             index,
             opcode: control.opcode,
+            opmod: control.opmod,
+            flags: control.flags,
         });
         Ok(fetched)
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use warpverbs::driver::WriteOrdering;
 use warpverbs::driver::fault::Faults;
-use warpverbs::driver::sim::{Check, NicStats, Scheduler, World};
+use warpverbs::driver::sim::{Check, FindingPolicy, NicStats, Scheduler, World};
 use warpverbs::{
     Access, Bandwidth, Context, CqForm, Direction, Doorbell, ExportedQp, GpuContext, GpuMemory,
     Module, Mr, Pd, QpConfig, QpStatus, QueuePair, Result, RunReport, Sharing, Stream,
@@ -45,6 +45,8 @@ pub struct Options {
     pub ptx: Option<String>,
     /// Simulated time that one wait of a thread may take.
     pub wait_deadline: Duration,
+    /// What a NIC's finding does.
+    pub on_finding: FindingPolicy,
     /// Steps of the GPU without progress before it reports a livelock.
     pub step_budget: Option<u64>,
     /// What the destination's region allows.
@@ -53,6 +55,8 @@ pub struct Options {
     pub write_ordering: WriteOrdering,
     /// The host tells the run to stop after it has looked at it so many times.
     pub stop_after: Option<u32>,
+    /// NICs that run by themselves, and the host as a GPU; `WARPVERBS_TEST_ON=host` makes it the default.
+    pub on_host: bool,
 }
 
 impl Default for Options {
@@ -76,10 +80,12 @@ impl Default for Options {
             first_index: 0,
             ptx: None,
             wait_deadline: Duration::from_millis(50),
+            on_finding: FindingPolicy::Report,
             step_budget: None,
             access: Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ,
             write_ordering: WriteOrdering::Owner,
             stop_after: None,
+            on_host: std::env::var_os("WARPVERBS_TEST_ON").is_some_and(|on| on == "host"),
         }
     }
 }
@@ -158,17 +164,23 @@ impl Options {
             size: self.size,
             slots: self.slots,
             iters: self.iters,
-            wait_deadline: self.wait_deadline,
+            // Real time, on a machine that has other things to do.
+            wait_deadline: if self.on_host {
+                self.wait_deadline.max(Duration::from_secs(5))
+            } else {
+                self.wait_deadline
+            },
         }
     }
 
     pub fn world(&self) -> World {
-        World::builder()
+        let builder = World::builder()
             .seed(self.seed)
             .scheduler(self.scheduler)
             .check(self.check)
             .first_index(self.first_index)
             .write_ordering(self.write_ordering)
+            .on_finding(self.on_finding)
             .gpu_config(|gpu| {
                 if let Some(blocks) = self.resident {
                     (gpu.sms, gpu.blocks_per_sm) = (1, blocks);
@@ -176,8 +188,12 @@ impl Options {
                 if let Some(budget) = self.step_budget {
                     gpu.step_budget = budget;
                 }
-            })
-            .build()
+            });
+        if self.on_host {
+            builder.build_on_host().unwrap()
+        } else {
+            builder.build()
+        }
     }
 
     pub fn qp_config(&self) -> QpConfig {

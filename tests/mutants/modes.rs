@@ -518,14 +518,14 @@ fn stub() -> String {
 }
 
 /// Completions from an index on stay away from the CQs that `which` chooses by number.
-fn stall(world: &World, index: u64, which: impl Fn(usize) -> bool) {
+fn stall(world: &World, from: u64, which: impl Fn(usize) -> bool) {
     world.with_nic(|nic| {
         let objects = nic.live_objects();
         let cqs = objects
             .iter()
             .filter(|object| object.to_string().starts_with("CQ"));
         for (_, cq) in cqs.enumerate().filter(|(n, _)| which(*n)) {
-            nic.inject(InjectedFault::StuckCqFrom { cqn: cq.id, index });
+            nic.inject(InjectedFault::StuckCq { cqn: cq.id, from });
         }
     });
 }

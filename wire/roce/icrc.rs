@@ -1,4 +1,4 @@
-//! Invariant CRC (IBA 7.8.1, A17.3.3): the CRC-32 of Ethernet over what no switch or router may change.
+//! Invariant CRC (IBA 7.8, annex A17): the CRC-32 of Ethernet over what no switch or router may change.
 //!
 //! It covers IP header, UDP header, BTH and all behind it but itself. Fields that change on the way count as ones, and eight
 //! bytes of ones stand for the local route header that a RoCE packet does not have. It lies in the packet with its low byte
@@ -15,6 +15,7 @@ const POLYNOMIAL: u32 = 0xedb8_8320;
 const AFTER_ROUTE_HEADER: u32 = update(!0, &[0xff; 8]);
 
 /// `TABLES[n][b]`: what byte `b` does to the register once `n` more bytes have passed.
+#[cfg(any(not(feature = "fast-crc"), test))]
 static TABLES: [[u32; 256]; 8] = TABLE_VALUES;
 const TABLE_VALUES: [[u32; 256]; 8] = {
     let mut tables = [[0; 256]; 8];
@@ -52,8 +53,22 @@ const fn update(mut register: u32, bytes: &[u8]) -> u32 {
     register
 }
 
+/// The register after `bytes`, as fast as it can be had.
+#[cfg(feature = "fast-crc")]
+fn update_all(register: u32, bytes: &[u8]) -> u32 {
+    // That crate counts in the CRC itself, which is the register's complement.
+    let mut hasher = crc32fast::Hasher::new_with_initial(!register);
+    hasher.update(bytes);
+    !hasher.finalize()
+}
+
 /// The register after `bytes`, eight at a time.
-fn update_all(mut register: u32, bytes: &[u8]) -> u32 {
+#[cfg(any(not(feature = "fast-crc"), test))]
+#[cfg_attr(
+    feature = "fast-crc",
+    allow(dead_code, reason = "what tests compare with")
+)]
+fn update_by_table(mut register: u32, bytes: &[u8]) -> u32 {
     let (eights, rest) = bytes.as_chunks::<8>();
     for eight in eights {
         let word = u64::from_le_bytes(*eight) ^ register as u64;
@@ -97,9 +112,28 @@ pub fn icrc(packet: &[u8]) -> Option<u32> {
     Some(!update_all(update_all(AFTER_ROUTE_HEADER, masked), rest))
 }
 
+#[cfg(not(feature = "fast-crc"))]
+use update_by_table as update_all;
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn both_ways_give_the_same_register() {
+        let bytes: [u8; 1500] = core::array::from_fn(|n| (n * n >> 3) as u8);
+        for len in (0..300).chain([511, 512, 1023, 1500]) {
+            for start in [!0, 0, AFTER_ROUTE_HEADER, 0x1234_5678] {
+                let part = &bytes[bytes.len() - len..];
+                assert_eq!(
+                    update_all(start, part),
+                    update_by_table(start, part),
+                    "{len}"
+                );
+                assert_eq!(update_by_table(start, part), update(start, part), "{len}");
+            }
+        }
+    }
 
     #[test]
     fn crc_32_of_its_check_string() {

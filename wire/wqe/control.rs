@@ -12,8 +12,40 @@
 //! | 88..96 | fence mode, completion and event mode, solicited event |
 //! | 96..128 | immediate data, key to invalidate |
 
-use crate::layout::structure;
+use crate::layout::{open_enum, structure};
 use crate::wqe::{Opcode, Segment, pair};
+
+open_enum! {
+    /// High three bits of `fm_ce_se`: what the WQE waits for (`MLX5_FENCE_MODE_*` of Linux's `mlx5/qp.h`, which has them
+    /// shifted).
+    pub enum FenceMode: u8 {
+        /// Nothing.
+        None = 0,
+        /// Earlier local invalidations and registrations.
+        InitiatorSmall = 1,
+        /// Earlier READs and atomics.
+        Fence = 2,
+        /// All earlier WQEs.
+        StrongOrdering = 3,
+        /// Earlier READs and atomics, local invalidations and registrations.
+        SmallAndFence = 4,
+    }
+}
+
+open_enum! {
+    /// Bits 2 and 3 of `fm_ce_se`: which completions have a CQE (DOCA GPUNetIO `DOCA_GPUNETIO_IB_MLX5_WQE_CTRL_CE_*`, DPDK mlx5
+    /// `mlx5_completion_mode`).
+    pub enum CompletionMode: u8 {
+        /// Those with an error.
+        OnError = 0,
+        /// The first with an error.
+        OnFirstError = 1,
+        /// All.
+        Always = 2,
+        /// All, each with an event.
+        AlwaysWithEvent = 3,
+    }
+}
 
 /// `fm_ce_se`: the WQE's completion writes a CQE (`MLX5_WQE_CTRL_CQ_UPDATE`).
 pub const SIGNALLED: u8 = 2 << 2;
@@ -23,6 +55,8 @@ pub const SOLICITED: u8 = 1 << 1;
 pub const FENCE: u8 = 4 << 5;
 /// `fm_ce_se`: wait for earlier local invalidations and registrations (`MLX5_WQE_CTRL_INITIATOR_SMALL_FENCE`).
 pub const INITIATOR_SMALL_FENCE: u8 = 1 << 5;
+/// Bits of `fm_ce_se` that mean nothing.
+pub const RESERVED_FLAGS: u8 = (1 << 4) | 1;
 /// Most segments of a WQE: what 6 bits hold (`MLX5_WQE_CTRL_DS_MASK` of Linux's `mlx5/qp.h`).
 pub const MAX_DS: u8 = 0x3f;
 
@@ -54,6 +88,16 @@ impl Control {
     /// True if the WQE's completion writes a CQE.
     pub const fn is_signalled(&self) -> bool {
         self.flags & SIGNALLED != 0
+    }
+
+    /// What the WQE waits for.
+    pub const fn fence_mode(&self) -> FenceMode {
+        FenceMode::from_code(self.flags >> 5)
+    }
+
+    /// Which completions have a CQE.
+    pub const fn completion_mode(&self) -> CompletionMode {
+        CompletionMode::from_code((self.flags >> 2) & 3)
     }
 }
 
@@ -150,6 +194,33 @@ mod tests {
             assert_eq!(bytes[1..3], (index as u16).to_be_bytes(), "{index:#x}");
             assert_eq!(bytes[3], 0, "{index:#x}");
         }
+    }
+
+    #[test]
+    fn flags_have_fence_and_completion_mode() {
+        let modes = |flags| {
+            let control = Control {
+                flags,
+                ..Control::default()
+            };
+            (control.fence_mode(), control.completion_mode())
+        };
+        assert_eq!(
+            modes(FENCE | SIGNALLED),
+            (FenceMode::SmallAndFence, CompletionMode::Always)
+        );
+        assert_eq!(
+            modes(INITIATOR_SMALL_FENCE | 3 << 2),
+            (FenceMode::InitiatorSmall, CompletionMode::AlwaysWithEvent)
+        );
+        assert_eq!(
+            modes(0x64),
+            (FenceMode::StrongOrdering, CompletionMode::OnFirstError)
+        );
+        assert_eq!(
+            modes(RESERVED_FLAGS | SOLICITED),
+            (FenceMode::None, CompletionMode::OnError)
+        );
     }
 
     #[test]

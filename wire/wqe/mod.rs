@@ -26,8 +26,8 @@ pub use atomic::{
     masked_compare_swap_8, masked_fetch_add_4, masked_fetch_add_8, masked_sum, masked_swapped,
 };
 pub use control::{
-    Control, FENCE, INITIATOR_SMALL_FENCE, MAX_DS, SIGNALLED, SOLICITED, control, control_head,
-    qpn_ds, with_opmod,
+    CompletionMode, Control, FENCE, FenceMode, INITIATOR_SMALL_FENCE, MAX_DS, RESERVED_FLAGS,
+    SIGNALLED, SOLICITED, control, control_head, qpn_ds, with_opmod,
 };
 pub use data::{DataPointer, INVALID_LKEY, MAX_BYTE_COUNT, data};
 pub use decode::{Data, DataSegments, Error, Wqe};

@@ -25,26 +25,28 @@ impl Operation for Read {
     const READ: bool = true;
 }
 
-/// RDMA writes.
-///
-/// # Safety
-///
-/// The addresses in the block are live for the kernel, as `BwParams` describes them.
-#[unsafe(no_mangle)]
-pub unsafe extern "ptx-kernel" fn wv_write_bw(params: BwParams) {
-    // SAFETY: the caller's.
-    unsafe { kernel::<Write>(&params) }
+entry! {
+    /// RDMA writes.
+    ///
+    /// # Safety
+    ///
+    /// The addresses in the block are live for the kernel, as `BwParams` describes them.
+    fn wv_write_bw(params: BwParams) {
+        // SAFETY: the caller's.
+        unsafe { kernel::<Write>(&params) }
+    }
 }
 
-/// RDMA reads. Where the completion of a read does not make its data visible, each thread ends with a DUMP.
-///
-/// # Safety
-///
-/// The addresses in the block are live for the kernel, as `BwParams` describes them.
-#[unsafe(no_mangle)]
-pub unsafe extern "ptx-kernel" fn wv_read_bw(params: BwParams) {
-    // SAFETY: the caller's.
-    unsafe { kernel::<Read>(&params) }
+entry! {
+    /// RDMA reads. Where the completion of a read does not make its data visible, each thread ends with a DUMP.
+    ///
+    /// # Safety
+    ///
+    /// The addresses in the block are live for the kernel, as `BwParams` describes them.
+    fn wv_read_bw(params: BwParams) {
+        // SAFETY: the caller's.
+        unsafe { kernel::<Read>(&params) }
+    }
 }
 
 /// # Safety

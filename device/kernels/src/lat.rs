@@ -13,27 +13,28 @@ use warpverbs_device::{
 
 use crate::report;
 
-/// Ping-pong of RDMA writes.
-///
-/// # Safety
-///
-/// The addresses in the block are live for the kernel, as `LatParams` describes them.
-#[unsafe(no_mangle)]
-pub unsafe extern "ptx-kernel" fn wv_write_lat(params: LatParams) {
-    let block = thread::block();
-    if block > 1 || thread::index_in_block() != 0 {
-        return;
+entry! {
+    /// Ping-pong of RDMA writes.
+    ///
+    /// # Safety
+    ///
+    /// The addresses in the block are live for the kernel, as `LatParams` describes them.
+    fn wv_write_lat(params: LatParams) {
+        let block = thread::block();
+        if block > 1 || thread::index_in_block() != 0 {
+            return;
+        }
+        let mut result = ThreadResult::default();
+        let side = if block == 0 {
+            params.sides[0]
+        } else {
+            params.sides[1]
+        };
+        // SAFETY: the caller's.
+        let ended = unsafe { choose(&params, side, block == 0, &mut result) };
+        // SAFETY: the caller's: one result an end.
+        unsafe { report::write(params.results, u64::from(block), ended, result) }
     }
-    let mut result = ThreadResult::default();
-    let side = if block == 0 {
-        params.sides[0]
-    } else {
-        params.sides[1]
-    };
-    // SAFETY: the caller's.
-    let ended = unsafe { choose(&params, side, block == 0, &mut result) };
-    // SAFETY: the caller's: one result an end.
-    unsafe { report::write(params.results, u64::from(block), ended, result) }
 }
 
 /// Chooses the modes, once.

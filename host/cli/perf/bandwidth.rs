@@ -5,7 +5,7 @@ use warpverbs::{Access, Bandwidth, Direction, Mr};
 use super::data;
 use super::plan::Plan;
 use super::report::Outcome;
-use super::session::Session;
+use super::session::{Ended, Session};
 use crate::args::{Doorbell, Sharing, Test};
 use crate::failure::Failure;
 
@@ -62,7 +62,10 @@ pub(crate) fn run(plan: &Plan, session: &Session) -> Result<Outcome, Failure> {
         &local,
         &remote.remote(),
     )?;
-    let ran = session.wait(plan, &mut run)?;
+    let ran = match session.wait(plan, &mut run)? {
+        Ended::Ran(ran) => ran,
+        Ended::Interrupted(outcome) => return Ok(outcome),
+    };
     Ok(Outcome::ended(
         &ran,
         plan.size,

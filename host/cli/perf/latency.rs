@@ -6,7 +6,7 @@ use super::bandwidth::doorbell;
 use super::data;
 use super::plan::Plan;
 use super::report::Outcome;
-use super::session::Session;
+use super::session::{Ended, Session};
 use crate::failure::Failure;
 
 /// Buffers of one end. Messages end at a multiple of 8, where the kernel keeps the sequence number.
@@ -66,7 +66,10 @@ pub(crate) fn run(plan: &Plan, session: &Session) -> Result<Outcome, Failure> {
         ..Latency::default()
     }
     .launch(&session.module, &session.stream, [of(0), of(1)])?;
-    let ran = session.wait(plan, &mut run)?;
+    let ran = match session.wait(plan, &mut run)? {
+        Ended::Ran(ran) => ran,
+        Ended::Interrupted(outcome) => return Ok(outcome),
+    };
 
     let mut difference = None;
     for (at, place) in [

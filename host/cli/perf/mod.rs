@@ -4,6 +4,7 @@
 //! Must not know: how data moves.
 
 mod bandwidth;
+mod closing;
 mod data;
 mod latency;
 mod plan;
@@ -14,6 +15,7 @@ use std::time::Instant;
 
 use crate::args::{PerfArgs, Test};
 use crate::failure::Failure;
+use crate::interrupt::Interrupt;
 use crate::output;
 use plan::Plan;
 use report::{Outcome, Report};
@@ -21,7 +23,9 @@ use session::Session;
 
 pub(crate) fn run(args: &PerfArgs) -> Result<(), Failure> {
     let plan = Plan::of(args)?;
-    let session = Session::open(&plan)?;
+    let interrupt = Interrupt::listen()
+        .map_err(|error| Failure::Run(format!("cannot listen to signals: {error}")))?;
+    let session = Session::open(&plan, interrupt)?;
     let started = Instant::now();
     let run = match plan.test {
         Test::WriteBw | Test::ReadBw => bandwidth::run(&plan, &session),
@@ -31,7 +35,7 @@ pub(crate) fn run(args: &PerfArgs) -> Result<(), Failure> {
     let outcome = match run {
         Ok(outcome) => outcome,
         Err(Failure::Run(why)) => Outcome::broken_off(why),
-        Err(usage) => return Err(usage),
+        Err(other) => return Err(other),
     };
     let seconds = started.elapsed().as_secs_f64();
     let (nic, gpu) = (session.nic_name(), session.gpu_name());
@@ -44,8 +48,9 @@ pub(crate) fn run(args: &PerfArgs) -> Result<(), Failure> {
     };
     // Of a run that failed and a report that cannot be written, the former is what to say.
     let written = output::result(&text);
-    match report.failure() {
-        None => written,
-        Some(what) => Err(Failure::Run(what)),
+    match (report.failure(), report.signal()) {
+        (None, _) => written,
+        (Some(what), None) => Err(Failure::Run(what)),
+        (Some(why), Some(signal)) => Err(Failure::Interrupted(signal, why)),
     }
 }

@@ -10,10 +10,20 @@ const MOST_BUFFER: u64 = 4 << 30;
 /// Memory of one side's buffers that a run asks for if a thread's operations can share buffers.
 const GOOD_BUFFER: u64 = 32 << 20;
 
+/// What runs the kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Gpu {
+    /// The simulated GPU.
+    Sim,
+    /// CPU threads.
+    Host,
+}
+
 /// A run.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) test: Test,
+    pub(crate) gpu: Gpu,
     pub(crate) size: u32,
     pub(crate) iters: u64,
     pub(crate) depth: u32,
@@ -35,9 +45,27 @@ pub(crate) struct Plan {
 
 impl Plan {
     pub(crate) fn of(args: &PerfArgs) -> Result<Self, Failure> {
-        known_device("NIC", "--nic", &args.nic, "mlx5")?;
-        known_device("GPU", "--gpu", &args.gpu, "CUDA")?;
+        known_nic(&args.nic)?;
+        let gpu = match args.gpu.as_str() {
+            "host" => Gpu::Host,
+            name => {
+                known_device("GPU", "--gpu", name, "CUDA", "sim or host")?;
+                Gpu::Sim
+            }
+        };
         let usage = |text: String| Err(Failure::Usage(text));
+        if gpu == Gpu::Host {
+            if args.check != Check::Fast {
+                return usage(
+                    "--gpu host runs at the CPU's own memory order, which nobody can judge: leave --check out, or use \
+                     --gpu sim"
+                        .into(),
+                );
+            }
+            if args.ptx.is_some() {
+                return usage("--gpu host runs no PTX: leave --ptx out, or use --gpu sim".into());
+            }
+        }
         let (size, qps, threads) = match args.test {
             Test::WriteBw | Test::ReadBw => (
                 args.size.unwrap_or(4096),
@@ -86,6 +114,7 @@ impl Plan {
         };
         Ok(Self {
             test: args.test,
+            gpu,
             size,
             iters: args.iters,
             depth: args.depth,
@@ -116,11 +145,28 @@ impl Plan {
     }
 }
 
-fn known_device(what: &str, option: &str, name: &str, real: &str) -> Result<(), Failure> {
+/// A real NIC is looked for, so that what is missing is said; benchmarks over one are not built yet.
+fn known_nic(name: &str) -> Result<(), Failure> {
+    if name == "sim" {
+        return Ok(());
+    }
+    crate::mlx5::open(name)?;
+    Err(Failure::Run(format!(
+        "NIC {name} opens, but this version runs benchmarks over simulated NICs alone; use --nic sim"
+    )))
+}
+
+fn known_device(
+    what: &str,
+    option: &str,
+    name: &str,
+    real: &str,
+    instead: &str,
+) -> Result<(), Failure> {
     if name == "sim" {
         return Ok(());
     }
     Err(Failure::Run(format!(
-        "no {what} named {name:?}: this version has no driver for {real} devices yet; use {option} sim"
+        "no {what} named {name:?}: this version has no driver for {real} devices yet; use {option} {instead}"
     )))
 }

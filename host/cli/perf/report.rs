@@ -7,10 +7,12 @@ use serde::Serialize;
 use warpverbs::RunReport;
 use warpverbs::driver::{LaunchCounters, Phase, PhaseCounters};
 
+use super::closing::Closed;
 use super::plan::Plan;
 use super::session::Findings;
 use crate::args::{Check, Cq, Doorbell, Sharing};
 use crate::failure::{Failure, one_line};
+use crate::interrupt::Signal;
 
 /// What a run came to.
 #[derive(Default)]
@@ -21,6 +23,8 @@ pub(crate) struct Outcome {
     counters: Option<LaunchCounters>,
     /// Why the data is not verified: what threads and comparisons said.
     problems: Vec<String>,
+    /// The signal that ended it, and how far each device was closed then.
+    interrupted: Option<(Signal, Vec<Closed>)>,
 }
 
 impl Outcome {
@@ -48,6 +52,7 @@ impl Outcome {
             errors: ran.errors(),
             counters: ran.counters,
             problems,
+            interrupted: None,
         }
     }
 
@@ -56,6 +61,24 @@ impl Outcome {
         Self {
             errors: 1,
             problems: vec![why],
+            ..Self::default()
+        }
+    }
+
+    /// A run that a signal ended, after which everything was taken down in stages.
+    pub(crate) fn interrupted(
+        signal: Signal,
+        completed: u64,
+        why: String,
+        closed: Vec<Closed>,
+    ) -> Self {
+        let mut problems = vec![why];
+        problems.extend(closed.iter().flat_map(Closed::retained));
+        Self {
+            ops: completed,
+            errors: 1,
+            problems,
+            interrupted: Some((signal, closed)),
             ..Self::default()
         }
     }
@@ -104,6 +127,12 @@ pub(crate) struct Report {
     spin_instructions_per_op: Option<f64>,
     spin_loads_per_op: Option<f64>,
     other_instructions_per_op: Option<f64>,
+    /// The signal that ended the run.
+    interrupted: Option<&'static str>,
+    /// How far each device was closed after it.
+    closed: Vec<Closed>,
+    #[serde(skip)]
+    signal: Option<Signal>,
 }
 
 impl Report {
@@ -121,7 +150,9 @@ impl Report {
             errors,
             counters,
             problems: mut messages,
+            interrupted,
         } = run;
+        let (signal, closed) = interrupted.unzip();
         let verified = messages.is_empty() && errors == 0 && ops == plan.operations();
         let found = findings.0.len();
         messages.extend(findings.0);
@@ -184,7 +215,15 @@ impl Report {
             spin_instructions_per_op: per_op(Phase::Spin, |c| c.instructions),
             spin_loads_per_op: per_op(Phase::Spin, |c| c.loads),
             other_instructions_per_op: per_op(Phase::Other, |c| c.instructions),
+            interrupted: signal.map(Signal::name),
+            closed: closed.unwrap_or_default(),
+            signal,
         }
+    }
+
+    /// The signal that ended the run.
+    pub(crate) fn signal(&self) -> Option<Signal> {
+        self.signal
     }
 
     /// Why the run failed, on one line; `None` if all data was verified and nothing was found.
@@ -284,7 +323,8 @@ impl Report {
             .iter()
             .map(|message| format!("! {message}\n"))
             .collect();
-        format!("{table}\n{messages}")
+        let closed: String = self.closed.iter().map(Closed::to_string).collect();
+        format!("{table}\n{messages}{closed}")
     }
 }
 

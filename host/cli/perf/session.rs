@@ -11,12 +11,18 @@ use warpverbs::{
     Context, ErrorKind, GpuContext, Module, Pd, QpConfig, QueuePair, Run, RunReport, Stream,
 };
 
-use super::plan::Plan;
+use super::closing::{Closed, GRACE};
+use super::plan::{Gpu, Plan};
+use super::report::Outcome;
 use crate::args::{Check, Cq};
 use crate::failure::{Failure, one_line};
+use crate::interrupt::{Interrupt, Signal};
 
 /// A kernel that completes nothing for so long is given up.
 const STALLED: Duration = Duration::from_secs(120);
+
+/// A kernel that looks at its stop word ends sooner.
+const SOON: Duration = Duration::from_secs(2);
 
 /// Open devices, a protection domain, the loaded kernels.
 pub(crate) struct Session {
@@ -29,8 +35,17 @@ pub(crate) struct Session {
     pub(crate) stream: Stream,
     nics: [Context; 2],
     world: World,
+    interrupt: Interrupt,
     trace: Option<(PathBuf, Trace)>,
     pcap: Option<PathBuf>,
+}
+
+/// How a run ended.
+pub(crate) enum Ended {
+    /// As kernels do.
+    Ran(RunReport),
+    /// By a signal; everything was taken down.
+    Interrupted(Outcome),
 }
 
 /// What the simulators found, and what the run left behind.
@@ -38,16 +53,21 @@ pub(crate) struct Session {
 pub(crate) struct Findings(pub(crate) Vec<String>);
 
 impl Session {
-    pub(crate) fn open(plan: &Plan) -> Result<Self, Failure> {
-        let world = World::builder()
+    pub(crate) fn open(plan: &Plan, interrupt: Interrupt) -> Result<Self, Failure> {
+        let builder = World::builder()
             .seed(plan.seed)
             .nics(2)
             .check(match plan.check {
                 Check::Fast => sim::Check::Fast,
                 Check::Strict => sim::Check::Strict,
                 Check::Gpu => sim::Check::Gpu,
-            })
-            .build();
+            });
+        let world = match plan.gpu {
+            Gpu::Sim => builder.build(),
+            Gpu::Host => builder
+                .build_on_host()
+                .map_err(|error| Failure::Run(format!("cannot start the NICs: {error}")))?,
+        };
         if let (Some(path), Some(cable)) = (&plan.pcap, world.cable()) {
             File::create(path)
                 .and_then(|file| cable.capture(BufWriter::new(file)))
@@ -78,6 +98,7 @@ impl Session {
             stream,
             nics,
             world,
+            interrupt,
             trace,
             pcap: plan.pcap.clone(),
         })
@@ -115,8 +136,8 @@ impl Session {
         Ok((near, far))
     }
 
-    /// Waits for a run, with a progress bar on a terminal, and gives up when nothing completes any more.
-    pub(crate) fn wait(&self, plan: &Plan, run: &mut Run) -> Result<RunReport, Failure> {
+    /// Waits for a run, with a progress bar on a terminal, and gives up when nothing completes any more, or a signal comes.
+    pub(crate) fn wait(&self, plan: &Plan, run: &mut Run) -> Result<Ended, Failure> {
         let bar = if plan.progress && std::io::stderr().is_terminal() {
             let style = ProgressStyle::with_template("{bar:40} {pos}/{len} operations, {eta} left");
             ProgressBar::new(plan.operations())
@@ -126,6 +147,10 @@ impl Session {
         };
         let mut moved = Instant::now();
         let report = loop {
+            if let Some(signal) = self.interrupt.signal() {
+                bar.finish_and_clear();
+                return Ok(Ended::Interrupted(self.interrupted(run, signal)));
+            }
             match run.wait(Duration::from_millis(200)) {
                 Ok(report) => break report,
                 Err(error) if error.kind() == ErrorKind::Timeout => {}
@@ -155,7 +180,43 @@ impl Session {
             }
         };
         bar.finish_and_clear();
-        Ok(report)
+        Ok(Ended::Ran(report))
+    }
+
+    /// Ends a run that a signal asks to end, and takes everything down.
+    fn interrupted(&self, run: &mut Run, signal: Signal) -> Outcome {
+        let (completed, done) = match run.stop().and_then(|()| run.wait(SOON)) {
+            Ok(report) => {
+                let completed = report.completed();
+                (completed, format!("after {completed} operations"))
+            }
+            Err(error) => (0, format!("while it runs: {error}")),
+        };
+        let why = format!("interrupted by {} {done}", signal.name());
+        Outcome::interrupted(signal, completed, why, self.take_down())
+    }
+
+    /// Takes everything down in stages, whoever holds it: NICs first, then the GPU whose memory they use. A kernel that
+    /// ends meanwhile may free what a NIC had to retain, so each has a second try.
+    fn take_down(&self) -> Vec<Closed> {
+        let until = Instant::now() + GRACE;
+        let mut nics = self.nics.each_ref().map(|nic| Closed::new(nic.name()));
+        let mut gpu = Closed::new(self.gpu_name());
+        for _ in 0..2 {
+            for (closed, nic) in nics.iter_mut().zip(&self.nics) {
+                if !closed.is_complete() {
+                    closed.go_on(&self.interrupt, until, |time| {
+                        nic.clone().close_within(time)
+                    });
+                }
+            }
+            if !gpu.is_complete() {
+                gpu.go_on(&self.interrupt, until, |time| {
+                    self.gpu.clone().close_within(time)
+                });
+            }
+        }
+        nics.into_iter().chain([gpu]).collect()
     }
 
     /// Closes everything and says what the simulators found, leaks included.
@@ -168,6 +229,7 @@ impl Session {
             stream,
             nics,
             world,
+            interrupt: _,
             trace,
             pcap,
         } = self;

@@ -388,3 +388,102 @@ fn files_that_cannot_be_written_are_named() {
         assert!(said.contains("/nonexistent/file"), "{said}");
     }
 }
+
+#[test]
+fn the_host_runs_the_native_kernels_and_counts_nothing() {
+    for args in [
+        "write-bw --gpu host --iters 500",
+        "read-bw --gpu host --sharing gpu --threads 4 --qps 2 --cq ring --depth 16 --iters 200",
+        "write-lat --gpu host --iters 200 --doorbell early",
+    ] {
+        let run = verified(args);
+        assert_eq!(run["gpu"], "host");
+        for figure in [
+            "simulated_ns",
+            "executed_instructions_per_op",
+            "loads_per_op",
+            "stores_per_op",
+            "doorbells_per_op",
+            "atomics_per_op",
+            "fences_per_op",
+        ] {
+            assert!(run.as_object().unwrap().contains_key(figure) && run[figure].is_null());
+        }
+    }
+}
+
+#[test]
+fn the_host_judges_no_memory_order_and_runs_no_ptx() {
+    let ptx = committed_ptx();
+    for options in [
+        "--check strict".to_owned(),
+        "--check gpu".to_owned(),
+        format!("--ptx {}", ptx.display()),
+    ] {
+        let (code, said) = refused(&format!("perf write-bw --gpu host {options}"));
+        assert_eq!(code, 2, "{said}");
+        assert!(
+            said.contains("--gpu sim") && said.contains("leave --"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn probes_tell_what_the_nic_did_and_a_report_can_be_compared() {
+    let output = warpverbs("probe --trials 2");
+    assert!(output.status.success());
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let probes = &report["probes"];
+    let seen =
+        |place: &Value| -> Vec<String> { place.as_object().unwrap().keys().cloned().collect() };
+    // The published trials on ConnectX NICs (docs/hardware-facts.md).
+    assert_eq!(
+        seen(&probes["doorbell-alone"]),
+        ["done 0x08, consumer 1, producer 1"]
+    );
+    for (cause, completions) in [
+        ("local-2err", "0x05/0xf5 0x05/0xf9 0x05/0xf9 0x05/0xf9"),
+        ("remote-access", "0x13/0x88 0x05/0xf9 0x05/0xf9 0x05/0xf9"),
+        (
+            "remote-invalid-request",
+            "0x12/0x8a 0x05/0xf9 0x05/0xf9 0x05/0xf9",
+        ),
+        (
+            "local-protection",
+            "0x04/0x52 0x05/0xf9 0x05/0xf9 0x05/0xf9",
+        ),
+        ("peer-gone", "0x15/0x81 0x05/0xf9 0x05/0xf9 0x05/0xf9"),
+    ] {
+        assert_eq!(seen(&probes["syndromes"][cause]), [completions], "{cause}");
+    }
+    for cause in ["local-2err", "remote-access", "peer-gone"] {
+        for (record, counts) in [
+            ("written", "4 of 4, then 4"),
+            ("not written", "0 of 4, then 4"),
+        ] {
+            let place = &probes["records"][format!("{cause}, record {record}")];
+            assert_eq!(seen(&place["completions"]), [counts], "{cause}, {record}");
+        }
+    }
+    assert_eq!(seen(&probes["cause-kept"]["collapsed"]), ["0x05/0xf9"]);
+    assert_eq!(seen(&probes["cause-kept"]["ring"]), ["0x13/0x88"]);
+
+    let mut other = report.clone();
+    other["probes"]["opcodes"]["nop"] = "done 0x7f".into();
+    let other = Scratch::new("probe.json", &other.to_string());
+    let output = warpverbs(&format!("probe --trials 1 --against {}", other.path()));
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        said.contains("1 difference(s): probes: opcodes: nop"),
+        "{said}"
+    );
+    let (code, said) = refused("probe --nic mlx5_0");
+    assert!(
+        code == 1 && said.contains("no NIC named \"mlx5_0\""),
+        "{said}"
+    );
+    let (code, _) = refused("probe --against /does/not/exist");
+    assert_eq!(code, 2);
+}

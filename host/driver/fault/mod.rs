@@ -28,7 +28,7 @@ mod plan;
 mod wrap;
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 pub use plan::{Call, Fault, Outcome, Role};
 
@@ -38,7 +38,13 @@ use super::{DriverError, DriverErrorKind, Gpu, Nic};
 
 /// A plan of faults, and a record of the calls of all drivers that it is put in front of. Clones are the same.
 #[derive(Clone, Default)]
-pub struct Faults(Arc<Mutex<Plan>>);
+pub struct Faults(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    plan: Mutex<Plan>,
+    changed: Condvar,
+}
 
 impl Faults {
     /// No faults.
@@ -61,9 +67,15 @@ impl Faults {
         self.lock().add(fault);
     }
 
-    /// Forgets all faults, and what they have refused. A device that is gone stays so.
+    /// Forgets all faults, and what they have refused, held or made pending. A device that is gone stays so.
     pub fn clear(&self) {
         self.lock().clear();
+        self.0.changed.notify_all();
+    }
+
+    /// How many calls [`Fault::hold`] holds now.
+    pub fn held(&self) -> usize {
+        self.lock().held
     }
 
     /// Every call so far.
@@ -82,7 +94,21 @@ impl Faults {
     }
 
     fn lock(&self) -> MutexGuard<'_, Plan> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.plan.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until a plan is over.
+    fn hold(&self, era: u64) {
+        let mut plan = self.lock();
+        plan.held += 1;
+        while plan.era == era {
+            plan = self
+                .0
+                .changed
+                .wait(plan)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        plan.held -= 1;
     }
 
     /// Judges a call, makes it unless it is to fail, and records it.
@@ -98,6 +124,10 @@ impl Faults {
             Verdict::Pass => None,
             Verdict::Delay(time) => {
                 std::thread::sleep(time);
+                None
+            }
+            Verdict::Hold(era) => {
+                self.hold(era);
                 None
             }
             Verdict::Fail(kind) => Some(kind),

@@ -28,6 +28,7 @@ enum Effect {
     /// This many refusals are left; `None`: no end.
     Refuse(Option<u64>),
     Delay(Duration),
+    Hold,
     Die,
 }
 
@@ -60,6 +61,11 @@ impl Fault {
     /// `Pending` as long.
     pub fn delay(number: u64, time: Duration) -> Self {
         Self::new(number, Effect::Delay(time))
+    }
+
+    /// Call number `number`, from 0, does not return before [`Faults::clear`](super::Faults::clear); then it is made.
+    pub fn hold(number: u64) -> Self {
+        Self::new(number, Effect::Hold)
     }
 
     /// At call number `number`, from 0, the device that is called goes away: this call and all later ones fail with
@@ -141,6 +147,8 @@ pub enum Outcome {
 pub(super) enum Verdict {
     Pass,
     Delay(Duration),
+    /// Until the plan is another one than this.
+    Hold(u64),
     Fail(DriverErrorKind),
     Die,
 }
@@ -152,6 +160,10 @@ pub(super) struct Plan {
     faults: Vec<(Fault, u64)>,
     /// What is refused, how many times more, and how.
     refused: Vec<(Target, Option<u64>, DriverErrorKind)>,
+    /// Plans so far: each ends when it is cleared.
+    pub(super) era: u64,
+    /// Calls that are held now.
+    pub(super) held: usize,
     pub(super) trace: Vec<Call>,
 }
 
@@ -163,6 +175,7 @@ impl Plan {
     pub(super) fn clear(&mut self) {
         self.faults.clear();
         self.refused.clear();
+        self.era += 1;
     }
 
     pub(super) fn record(&mut self, call: Call) {
@@ -194,6 +207,7 @@ impl Plan {
             verdict = match fault.effect {
                 Effect::Fail => Verdict::Fail(fault.kind),
                 Effect::Delay(time) => Verdict::Delay(time),
+                Effect::Hold => Verdict::Hold(self.era),
                 Effect::Die => Verdict::Die,
                 Effect::Refuse(times) => {
                     self.refused.push(((name, object), times, fault.kind));

@@ -6,6 +6,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use warpverbs_wire::eqe::Event;
+
 use super::plan::{Role, Verdict};
 use super::{Call, Device, Faults, Outcome};
 use crate::driver::{
@@ -17,14 +19,17 @@ use crate::teardown::deadline_after;
 
 type Result<T> = std::result::Result<T, DriverError>;
 
+/// By call and object: how many times more, and until when.
+type Pending = HashMap<(&'static str, u64), (u64, Instant)>;
+
 /// A driver in front of another.
 #[derive(Debug)]
 pub(super) struct Faulty<T: ?Sized> {
     inner: Arc<T>,
     faults: Faults,
     device: Device,
-    /// Streams and events that are pending by plan, and until when.
-    pending: Mutex<HashMap<(&'static str, u64), Instant>>,
+    /// Streams and events that are pending by plan: by which, and until when.
+    pending: Mutex<Pending>,
 }
 
 impl<T: ?Sized> Faulty<T> {
@@ -44,13 +49,21 @@ impl<T: ?Sized> Faulty<T> {
         object: u64,
         run: impl FnOnce() -> Result<Progress>,
     ) -> Result<Progress> {
-        let verdict = self.faults.lock().judge(name, Some(object));
+        let (verdict, era) = {
+            let mut plan = self.faults.lock();
+            (plan.judge(name, Some(object)), plan.era)
+        };
         let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
         let mut injected = None;
         match verdict {
             Verdict::Pass => {}
             Verdict::Delay(time) => {
-                pending.insert((name, object), deadline_after(time));
+                pending.insert((name, object), (era, deadline_after(time)));
+            }
+            Verdict::Hold(era) => {
+                drop(pending);
+                self.faults.hold(era);
+                pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
             }
             Verdict::Fail(kind) => injected = Some(kind),
             Verdict::Die => self.device.die(),
@@ -60,7 +73,7 @@ impl<T: ?Sized> Faulty<T> {
         }
         let waits = pending
             .get(&(name, object))
-            .is_some_and(|until| Instant::now() < *until);
+            .is_some_and(|(of, until)| *of == era && Instant::now() < *until);
         drop(pending);
         let (done, outcome) = match injected {
             Some(kind) => (
@@ -114,6 +127,7 @@ impl Nic for Faulty<dyn Nic> {
         Makes alloc_uar(kind: UarKind) -> UarInfo, None, |made: &UarInfo| Some(made.handle.0);
         Undoes free_uar(uar: NicHandle) -> (), Some(uar.0), |()| None;
         Uses ring_doorbell(uar: NicHandle, value: [u8; 8]) -> (), Some(uar.0), |()| None;
+        Asks take_events() -> Vec<Event>, None, |_| None;
         Asks query_eqn(vector: u32) -> u32, None, |_| None;
         Asks query_port(port: u8) -> PortInfo, None, |_| None;
         Asks query_gid(port: u8, index: u32) -> Option<GidEntry>, None, |_| None;
@@ -155,8 +169,8 @@ impl Gpu for Faulty<dyn Gpu> {
     fn write_ordering(&self) -> WriteOrdering {
         self.inner.write_ordering()
     }
-    fn counters(&self, stream: GpuHandle) -> Option<LaunchCounters> {
-        self.inner.counters(stream)
+    fn counters(&self, event: GpuHandle) -> Option<LaunchCounters> {
+        self.inner.counters(event)
     }
 
     fn close_dmabuf(&self, fd: i32) -> Result<()> {
@@ -178,6 +192,8 @@ impl Gpu for Faulty<dyn Gpu> {
         Makes alloc(len: u64, label: &str) -> u64, None, |addr: &u64| Some(*addr);
         Undoes free(addr: u64) -> (), Some(addr), |()| None;
         Uses copy_to_device(addr: u64, bytes: &[u8]) -> (), Some(addr), |()| None;
+        Uses copy_rows_to_device(addr: u64, pitch: u64, width: u64, bytes: &[u8]) -> (), Some(addr), |()| None;
+        Uses fill(addr: u64, len: u64, byte: u8) -> (), Some(addr), |()| None;
         Uses copy_from_device(bytes: &mut [u8], addr: u64) -> (), Some(addr), |()| None;
         Makes alloc_host_mapped(len: u64, label: &str) -> u64, None, |addr: &u64| Some(*addr);
         Undoes free_host_mapped(addr: u64) -> (), Some(addr), |()| None;

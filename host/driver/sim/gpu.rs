@@ -14,6 +14,7 @@ use warpverbs_sim_bus::{
 };
 use warpverbs_sim_gpu::{self as model, EventId, GpuError, GpuModel, KernelId, ModuleId, StreamId};
 
+use crate::driver::rows;
 use crate::driver::{
     DriverError, DriverErrorKind, Gpu, GpuHandle, LaunchCounters, LaunchShape, PhaseCounters,
     Progress, WriteOrdering,
@@ -202,6 +203,28 @@ impl Gpu for SimGpu {
             .map_err(|fault| from_fault(CALL, &fault))
     }
 
+    fn copy_rows_to_device(&self, addr: u64, pitch: u64, width: u64, bytes: &[u8]) -> Result<()> {
+        const CALL: &str = "copy_rows_to_device";
+        self.require_alive(CALL)?;
+        let mut bus = self.bus.lock();
+        rows::copy_rows(CALL, (addr, pitch, width), bytes, |at, row| {
+            bus.memory
+                .write(Access::HOST_COPY, at, row)
+                .map_err(|fault| from_fault(CALL, &fault))
+        })
+    }
+
+    fn fill(&self, addr: u64, len: u64, byte: u8) -> Result<()> {
+        const CALL: &str = "fill";
+        self.require_alive(CALL)?;
+        let mut bus = self.bus.lock();
+        rows::fill((addr, len, byte), |at, part| {
+            bus.memory
+                .write(Access::HOST_COPY, at, part)
+                .map_err(|fault| from_fault(CALL, &fault))
+        })
+    }
+
     fn copy_from_device(&self, bytes: &mut [u8], addr: u64) -> Result<()> {
         const CALL: &str = "copy_from_device";
         self.require_alive(CALL)?;
@@ -216,11 +239,16 @@ impl Gpu for SimGpu {
         const CALL: &str = "alloc_host_mapped";
         let addr = self.alloc_in(CALL, Kind::HostMapped, Space::HostMapped, len, LINE, label)?;
         let zeroes = vec![0; usize::try_from(len).unwrap_or(0)];
-        self.bus
+        let zeroed = self
+            .bus
             .lock()
             .memory
             .write(Access::HOST_COPY, addr, &zeroes)
-            .map_err(|fault| from_fault(CALL, &fault))?;
+            .map_err(|fault| from_fault(CALL, &fault));
+        if let Err(refusal) = zeroed {
+            self.free_in(CALL, Kind::HostMapped, addr)?;
+            return Err(refusal);
+        }
         Ok(addr)
     }
 
@@ -438,8 +466,8 @@ impl Gpu for SimGpu {
             .map_err(|error| from_model("launch", &error))
     }
 
-    fn counters(&self, stream: GpuHandle) -> Option<LaunchCounters> {
-        let counters = self.model().counters(StreamId::from_raw(stream.0))?;
+    fn counters(&self, event: GpuHandle) -> Option<LaunchCounters> {
+        let counters = self.model().counters(EventId::from_raw(event.0))?;
         Some(LaunchCounters {
             phases: counters.phases.map(|phase| PhaseCounters {
                 instructions: phase.instructions,

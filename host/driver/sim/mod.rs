@@ -1,4 +1,4 @@
-//! Simulated NICs and a simulated GPU on one bus, in this process.
+//! Simulated NICs on one bus in this process, with a simulated GPU, or with the host as one.
 //!
 //! Knows: how they are joined, and how to ask them what went wrong.
 //! Must not know: what is built on them.
@@ -9,22 +9,28 @@ mod gpu;
 mod nic;
 
 use std::fmt::{self, Write as _};
+use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use warpverbs_sim_bus::{Bus, bar_base};
 use warpverbs_sim_gpu::{GpuModel, memory_of};
-use warpverbs_sim_nic::NicModel;
+use warpverbs_sim_nic::{Background, NicModel};
 
 pub use warpverbs_sim_gpu::{
     Check, GpuConfig, OrderReport, Scheduler, Script, explore, kernels as kernels_of,
 };
 pub use warpverbs_sim_nic::{
-    Cable, CablePlan, CableStats, InjectedFault, NicConfig, NicStats, Trace,
+    Cable, CablePlan, CableStats, FindingPolicy, InjectedFault, NicConfig, NicStats, Trace,
 };
 
 use self::gpu::SimGpu;
-use self::nic::SimNic;
+use self::nic::{Drive, SimNic};
+use super::host_gpu::HostGpu;
 use super::{Gpu, Nic, WriteOrdering};
+
+/// How long NICs that run by themselves may take to come to rest.
+const REST: Duration = Duration::from_secs(10);
 
 /// Simulated devices, joined by a bus.
 ///
@@ -43,15 +49,18 @@ use super::{Gpu, Nic, WriteOrdering};
 /// ```
 pub struct World {
     bus: Arc<Bus>,
-    nics: Vec<SimulatedNic>,
+    nics: Vec<Arc<SimNic>>,
     cable: Option<Cable>,
-    gpu: Arc<SimGpu>,
+    processor: Processor,
     findings: Mutex<Vec<String>>,
 }
 
-struct SimulatedNic {
-    model: Arc<Mutex<NicModel>>,
-    driver: Arc<SimNic>,
+/// Who runs kernels, and with that who drives the NICs.
+enum Processor {
+    /// Simulated: it and the NICs take steps in turn.
+    Simulated(Arc<SimGpu>),
+    /// The host's CPUs: the NICs have a thread.
+    Host(Arc<HostGpu>, Arc<Background>),
 }
 
 /// Options of a [`World`].
@@ -80,12 +89,12 @@ impl World {
     /// The first NIC.
     pub fn nic(&self) -> Arc<dyn Nic> {
         // `WorldBuilder::build` makes at least one.
-        self.nics[0].driver.clone()
+        self.nics[0].clone()
     }
 
     /// NIC number `index`, if there is one.
     pub fn nic_at(&self, index: usize) -> Option<Arc<dyn Nic>> {
-        Some(self.nics.get(index)?.driver.clone())
+        Some(self.nics.get(index)?.clone())
     }
 
     /// The cable between the first two NICs, if there are two.
@@ -96,19 +105,28 @@ impl World {
     /// Adds what the NICs do from now on to a trace.
     pub fn trace(&self, trace: &Trace) {
         for nic in &self.nics {
-            let mut model = nic.model.lock().unwrap_or_else(PoisonError::into_inner);
-            model.trace(trace);
+            nic.model().trace(trace);
         }
     }
 
     /// The GPU.
     pub fn gpu(&self) -> Arc<dyn Gpu> {
-        self.gpu.clone()
+        match &self.processor {
+            Processor::Simulated(gpu) => gpu.clone(),
+            Processor::Host(gpu, _) => gpu.clone(),
+        }
     }
 
     /// Lets the devices do what they still have to do, while no kernel runs.
     pub fn settle(&self) {
-        self.gpu.advance();
+        match &self.processor {
+            Processor::Simulated(gpu) => gpu.advance(),
+            Processor::Host(_, nics) => {
+                if !nics.quiesce(REST) {
+                    tracing::debug!("the NICs do not come to rest");
+                }
+            }
+        }
     }
 
     /// What the NICs and the memory model found wrong so far, one line each. The end of a run is judged too, so ask when
@@ -116,15 +134,20 @@ impl World {
     pub fn findings(&self) -> Vec<String> {
         self.settle();
         let mut findings = self.findings.lock().unwrap_or_else(PoisonError::into_inner);
-        findings.extend(
-            self.gpu
-                .order_reports()
-                .iter()
-                .map(|report| format!("memory order: {report}")),
-        );
+        match &self.processor {
+            Processor::Simulated(gpu) => findings.extend(
+                gpu.order_reports()
+                    .iter()
+                    .map(|report| format!("memory order: {report}")),
+            ),
+            Processor::Host(_, nics) if !nics.is_running() => {
+                findings.push("the NICs' thread has died".to_owned());
+            }
+            Processor::Host(..) => {}
+        }
         for nic in &self.nics {
             let (name, found) = {
-                let mut model = nic.model.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut model = nic.model();
                 model.end_of_run();
                 (model.config().name.clone(), model.take_findings())
             };
@@ -135,11 +158,13 @@ impl World {
                     ("record", finding.told.record),
                     ("doorbell", finding.told.doorbell),
                 ];
-                for (what, by) in stores
-                    .into_iter()
-                    .filter_map(|(what, by)| Some((what, by?)))
-                {
-                    let _ = write!(line, "; the {what}: {}", self.gpu.access(by));
+                if let Processor::Simulated(gpu) = &self.processor {
+                    for (what, by) in stores
+                        .into_iter()
+                        .filter_map(|(what, by)| Some((what, by?)))
+                    {
+                        let _ = write!(line, "; the {what}: {}", gpu.access(by));
+                    }
                 }
                 // The end of a run can be judged several times.
                 if !findings.contains(&line) {
@@ -157,19 +182,13 @@ impl World {
 
     /// What NIC number `index` counted, if there is one.
     pub fn nic_stats_at(&self, index: usize) -> Option<NicStats> {
-        let model = &self.nics.get(index)?.model;
-        let model = model.lock().unwrap_or_else(PoisonError::into_inner);
-        Some(model.stats().clone())
+        Some(self.nics.get(index)?.model().stats().clone())
     }
 
     /// Looks at, or changes, the model of the first NIC: to inject faults, for example. Make no
     /// driver call meanwhile.
     pub fn with_nic<T>(&self, look: impl FnOnce(&mut NicModel) -> T) -> T {
-        let mut model = self.nics[0]
-            .model
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        look(&mut model)
+        look(&mut self.nics[0].model())
     }
 
     /// The bus, to look at memory behind the drivers' back.
@@ -179,9 +198,12 @@ impl World {
 
     /// Everything that is allocated, registered or open, one line each. Empty: nothing leaks.
     pub fn live(&self) -> Vec<String> {
-        let mut live = self.gpu.live();
+        let mut live = match &self.processor {
+            Processor::Simulated(gpu) => gpu.live(),
+            Processor::Host(gpu, _) => gpu.live(),
+        };
         for nic in &self.nics {
-            let model = nic.model.lock().unwrap_or_else(PoisonError::into_inner);
+            let model = nic.model();
             let name = &model.config().name;
             live.extend(
                 model
@@ -254,6 +276,12 @@ impl WorldBuilder {
         self
     }
 
+    /// What a NIC's finding does beside being kept: nothing, or the QPs that it concerns fail.
+    pub fn on_finding(mut self, policy: FindingPolicy) -> Self {
+        self.nic.findings = policy;
+        self
+    }
+
     /// Changes other options of the NICs.
     pub fn nic_config(mut self, change: impl FnOnce(&mut NicConfig)) -> Self {
         change(&mut self.nic);
@@ -268,42 +296,82 @@ impl WorldBuilder {
 
     /// Builds the devices. NIC `n` is called `sim<n>`.
     pub fn build(self) -> World {
+        let parts = self.parts();
+        let gpu = GpuModel::new(self.gpu, parts.bus.clone());
+        let gpu = SimGpu::new(gpu, parts.bus.clone(), self.write_ordering);
+        let drive = |number: usize| Drive::Stepped {
+            bar: bar_base(number),
+        };
+        parts.join(drive, Processor::Simulated(Arc::new(gpu)))
+    }
+
+    /// Builds NICs that run by themselves, on one thread, in real time and over the process's own memory; the GPU is the
+    /// host, whose CPUs run the native build of the embedded kernels. A seed does not replay such a run, and what
+    /// [`Self::scheduler`], [`Self::check`] and [`Self::gpu_config`] say is of no use here.
+    pub fn build_on_host(self) -> io::Result<World> {
+        let parts = self.parts();
+        let nics = parts.models.iter().cloned().enumerate().collect();
+        let thread = Arc::new(Background::start(&parts.bus, nics)?);
+        let pages = thread.clone();
+        let gpu = HostGpu::new(parts.bus.clone(), self.write_ordering, move |addr| {
+            pages.is_page(addr)
+        });
+        let running = thread.clone();
+        let drive = move |number| Drive::Background {
+            thread: running.clone(),
+            number,
+        };
+        Ok(parts.join(drive, Processor::Host(Arc::new(gpu), thread)))
+    }
+
+    fn parts(&self) -> Parts {
         let bus = Bus::new(memory_of(&self.gpu));
-        let nics: Vec<SimulatedNic> = (0..self.nics)
+        let models: Vec<Arc<Mutex<NicModel>>> = (0..self.nics)
             .map(|number| {
                 let mut config = self.nic.clone();
                 config.name = format!("sim{number}");
-                // The last byte tells the NICs apart, and so their GIDs.
                 // Software that is right does not notice, but there is nothing to be found in flat memory.
                 config.reads_records_early |= self.gpu.check != Check::Fast;
+                config.checks_wqes |= self.gpu.check != Check::Fast;
+                // The last byte tells the NICs apart, and so their GIDs; on InfiniBand, their LIDs do.
+                config.lid = config.lid.wrapping_add(number as u16);
                 config.mac[5] = config.mac[5].wrapping_add(number as u8);
                 let model = Arc::new(Mutex::new(NicModel::new(config)));
-                let device = bus.attach(model.clone());
-                let driver = Arc::new(SimNic::new(model.clone(), bus.clone(), bar_base(device)));
-                SimulatedNic { model, driver }
+                bus.attach(model.clone());
+                model
             })
             .collect();
-        let cable = match nics.as_slice() {
+        let cable = match models.as_slice() {
             [first, second, ..] => {
-                let (cable, near, far) = Cable::new(self.cable, self.nic.seed);
-                for (nic, end) in [(first, near), (second, far)] {
-                    let mut model = nic.model.lock().unwrap_or_else(PoisonError::into_inner);
+                let (cable, near, far) = Cable::new(self.cable.clone(), self.nic.seed);
+                for (model, end) in [(first, near), (second, far)] {
+                    let mut model = model.lock().unwrap_or_else(PoisonError::into_inner);
                     model.connect(end);
                 }
                 Some(cable)
             }
             _ => None,
         };
-        let gpu = Arc::new(SimGpu::new(
-            GpuModel::new(self.gpu, bus.clone()),
-            bus.clone(),
-            self.write_ordering,
-        ));
+        Parts { bus, models, cable }
+    }
+}
+
+/// NICs on a bus, before anything drives them. Their numbers on the bus are their places in the list.
+struct Parts {
+    bus: Arc<Bus>,
+    models: Vec<Arc<Mutex<NicModel>>>,
+    cable: Option<Cable>,
+}
+
+impl Parts {
+    fn join(self, drive: impl Fn(usize) -> Drive, processor: Processor) -> World {
+        let Self { bus, models, cable } = self;
+        let driver = |(number, model)| Arc::new(SimNic::new(model, bus.clone(), drive(number)));
         World {
+            nics: models.into_iter().enumerate().map(driver).collect(),
             bus,
-            nics,
             cable,
-            gpu,
+            processor,
             findings: Mutex::default(),
         }
     }

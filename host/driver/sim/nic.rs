@@ -7,11 +7,15 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use warpverbs_sim_bus::Bus;
-use warpverbs_sim_nic::{self as model, CommandError, DmaRange, NicError, NicModel};
+use warpverbs_sim_bus::{Bus, Device, Region, region_of};
+use warpverbs_sim_nic::{
+    self as model, Background, CommandError, DmaRange, HostCall, NicError, NicModel,
+};
 use warpverbs_wire::doorbell;
+use warpverbs_wire::eqe::Event;
 use warpverbs_wire::prm::header::Request;
 use warpverbs_wire::prm::{
     create_cq, create_mkey, create_qp, destroy_cq, destroy_mkey, destroy_qp,
@@ -31,9 +35,39 @@ const QUANTUM: u64 = 1 << 16;
 pub(super) struct SimNic {
     model: Arc<Mutex<NicModel>>,
     bus: Arc<Bus>,
-    /// Address of the model's registers.
-    bar: u64,
+    drive: Drive,
     objects: Mutex<Objects>,
+}
+
+/// Who lets the model take steps.
+pub(super) enum Drive {
+    /// Whoever waits for it; its registers are at this address of the bus.
+    Stepped { bar: u64 },
+    /// A thread, of which it is this NIC.
+    Background {
+        thread: Arc<Background>,
+        number: usize,
+    },
+}
+
+/// The model, locked for a call of the host.
+pub(super) struct Locked<'a> {
+    model: MutexGuard<'a, NicModel>,
+    /// Ends after the lock.
+    _call: Option<HostCall<'a>>,
+}
+
+impl Deref for Locked<'_> {
+    type Target = NicModel;
+    fn deref(&self) -> &NicModel {
+        &self.model
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut NicModel {
+        &mut self.model
+    }
 }
 
 /// What the driver keeps of the objects that it has handed out.
@@ -71,18 +105,37 @@ impl Objects {
 }
 
 impl SimNic {
-    /// The driver of `model`, attached to `bus` with its registers at `bar`.
-    pub(super) fn new(model: Arc<Mutex<NicModel>>, bus: Arc<Bus>, bar: u64) -> Self {
+    /// The driver of `model`, attached to `bus`.
+    pub(super) fn new(model: Arc<Mutex<NicModel>>, bus: Arc<Bus>, drive: Drive) -> Self {
         Self {
             model,
             bus,
-            bar,
+            drive,
             objects: Mutex::default(),
         }
     }
 
-    fn model(&self) -> MutexGuard<'_, NicModel> {
-        self.model.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn model(&self) -> Locked<'_> {
+        match &self.drive {
+            Drive::Stepped { .. } => Locked {
+                model: self.model.lock().unwrap_or_else(PoisonError::into_inner),
+                _call: None,
+            },
+            Drive::Background { thread, number } => {
+                let call = thread.call();
+                Locked {
+                    model: thread.lock(*number, &self.model),
+                    _call: Some(call),
+                }
+            }
+        }
+    }
+
+    /// The host waits: the NIC gets somewhere.
+    fn advance(&self) {
+        if let Drive::Stepped { .. } = self.drive {
+            self.bus.lock().run_devices(QUANTUM);
+        }
     }
 
     fn objects(&self) -> MutexGuard<'_, Objects> {
@@ -117,18 +170,18 @@ impl SimNic {
                         format!("{len} bytes at {addr:#x} are no memory of this process"),
                     ));
                 }
-                // SAFETY: `HostWindows::open` demands that until it is closed
-                // - the range stays allocated, readable and writable;
-                // - nothing holds a Rust reference to its bytes, unless they are atomics or in an
-                //   `UnsafeCell`.
-                // The caller promises both.
-                unsafe { self.bus.lock().host.open(addr, len) };
                 let range = DmaRange {
                     bus_addr: addr,
                     len,
                     iova: addr,
                 };
-                Ok((range, Some(Window { addr, len })))
+                // SAFETY: `HostWindows::open` demands that until it is closed
+                // - the range stays allocated, readable and writable;
+                // - nothing holds a Rust reference to its bytes, unless they are atomics or in an
+                //   `UnsafeCell`.
+                // The caller promises both.
+                let window = unsafe { self.open_window(addr, len) };
+                Ok((range, Some(window)))
             }
             MemoryRegion::Dmabuf {
                 fd,
@@ -136,9 +189,8 @@ impl SimNic {
                 len,
                 iova,
             } => {
-                let (base, size) = self
-                    .bus
-                    .lock()
+                let mut bus = self.bus.lock();
+                let (base, size) = bus
                     .dmabufs
                     .resolve(fd)
                     .ok_or_else(|| invalid(call, format!("dmabuf {fd} is not open")))?;
@@ -150,14 +202,34 @@ impl SimNic {
                         ),
                     ));
                 }
+                let bus_addr = base + offset;
                 let range = DmaRange {
-                    bus_addr: base + offset,
+                    bus_addr,
                     len,
                     iova,
                 };
-                Ok((range, None))
+                let window = (region_of(bus_addr) == Region::Host).then(|| {
+                    // SAFETY: as above, of memory that the host exported as a GPU's: it stays allocated while a dmabuf or
+                    // a window covers it (`host_gpu::memory`), and the lock has kept this dmabuf open; that no reference
+                    // covers it is what exporting promises.
+                    unsafe { bus.host.open(bus_addr, len) };
+                    Window {
+                        addr: bus_addr,
+                        len,
+                    }
+                });
+                Ok((range, window))
             }
         }
+    }
+
+    /// # Safety
+    ///
+    /// As for `HostWindows::open`.
+    unsafe fn open_window(&self, addr: u64, len: u64) -> Window {
+        // SAFETY: the caller's.
+        unsafe { self.bus.lock().host.open(addr, len) };
+        Window { addr, len }
     }
 
     fn close_window(&self, window: Option<Window>) {
@@ -232,7 +304,7 @@ impl Nic for SimNic {
     fn query(&self, object: NicHandle, input: &[u8], output: &mut [u8]) -> Result<()> {
         self.object("obj_query", object)?;
         // Whoever asks in a loop waits for the NIC to get somewhere.
-        self.bus.lock().run_devices(QUANTUM);
+        self.advance();
         self.execute("obj_query", input, output)
     }
 
@@ -355,15 +427,22 @@ impl Nic for SimNic {
             UarKind::NonCached => model::UarKind::NonCached,
             UarKind::BlueFlame => model::UarKind::BlueFlame,
         };
+        const CALL: &str = "alloc_uar";
         let page_id = self
             .model()
             .alloc_uar(kind)
-            .map_err(|error| from_model("alloc_uar", &error))?;
+            .map_err(|error| from_model(CALL, &error))?;
         let page_len = doorbell::UAR_PAGE as u64;
+        let page = match &self.drive {
+            Drive::Stepped { bar } => bar + u64::from(page_id) * page_len,
+            Drive::Background { thread, number } => thread
+                .map(*number, page_id)
+                .ok_or_else(|| invalid(CALL, "the NIC does not run".into()))?,
+        };
         Ok(UarInfo {
             handle: self.objects().add(Object::Uar(page_id)),
             page_id,
-            page: self.bar + u64::from(page_id) * page_len,
+            page,
             page_len,
             doorbell_offset: doorbell::REGISTER as u32,
         })
@@ -371,12 +450,17 @@ impl Nic for SimNic {
 
     fn free_uar(&self, uar: NicHandle) -> Result<()> {
         const CALL: &str = "free_uar";
-        self.undo(CALL, uar, |object| match object {
-            Object::Uar(page) => self
-                .model()
+        self.undo(CALL, uar, |object| {
+            let Object::Uar(page) = object else {
+                return Err(invalid(CALL, "not a doorbell page".into()));
+            };
+            self.model()
                 .free_uar(page)
-                .map_err(|error| from_model(CALL, &error)),
-            _ => Err(invalid(CALL, "not a doorbell page".into())),
+                .map_err(|error| from_model(CALL, &error))?;
+            if let Drive::Background { thread, number } = &self.drive {
+                thread.unmap(*number, page);
+            }
+            Ok(())
         })
     }
 
@@ -386,11 +470,15 @@ impl Nic for SimNic {
             return Err(invalid(CALL, "not a doorbell page".into()));
         };
         let register = u64::from(page) * doorbell::UAR_PAGE as u64 + doorbell::REGISTER as u64;
-        let mut bus = self.bus.lock();
-        bus.mmio_write(self.bar + register, &value)
+        self.model()
+            .mmio_write(register, &value)
             .map_err(|fault| invalid(CALL, fault.to_string()))?;
-        bus.run_devices(QUANTUM);
+        self.advance();
         Ok(())
+    }
+
+    fn take_events(&self) -> Result<Vec<Event>> {
+        Ok(self.model().take_events())
     }
 
     fn query_eqn(&self, vector: u32) -> Result<u32> {
@@ -414,6 +502,7 @@ impl Nic for SimNic {
             log_max_message: info.log_max_message,
             lid: info.lid,
             gids: info.gids,
+            grh_required: info.grh_required,
         })
     }
 
@@ -468,10 +557,16 @@ fn invalid(call: &'static str, text: String) -> DriverError {
     DriverError::new(call, DriverErrorKind::InvalidArgument, text)
 }
 
+/// What Linux's driver returns when a command was not answered in time.
+const ETIMEDOUT: i32 = 110;
+
 fn refusal(call: &'static str, refused: &CommandError) -> DriverError {
-    let kind = DriverErrorKind::Command {
-        status: refused.status(),
-        syndrome: refused.syndrome(),
+    let kind = match refused.check {
+        model::Check::NoAnswer => DriverErrorKind::Os(ETIMEDOUT),
+        _ => DriverErrorKind::Command {
+            status: refused.status(),
+            syndrome: refused.syndrome(),
+        },
     };
     DriverError::new(call, kind, refused.to_string())
 }

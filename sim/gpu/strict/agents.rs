@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use warpverbs_sim_bus::{Actor, Agent, Event, FenceKind, Scope};
 
-use super::clocks::{Clock, DISTANCES, Releases, Snapshot};
+use super::clocks::{Carried, Clock, DISTANCES, Known, OWN_SLOTS, Snapshot};
 
 /// Clocks that a thread has read and not acquired, beyond which they are joined.
 const PENDING: usize = 16;
@@ -42,22 +42,17 @@ pub(super) enum Path {
 /// What a device's queue writes, and what it releases by that, on each path.
 #[derive(Debug)]
 struct Paths {
-    /// Slots that the writes count to.
-    slots: [u32; 2],
-    /// What happens before a write on the path, for whoever reads that.
-    released: [Clock; 2],
-    /// The same, shared by many messages until it changes.
-    shared: [Option<Arc<Clock>>; 2],
+    /// Epochs of the writes on each path. They count to the two slots behind the queue's.
+    epochs: [u32; 2],
+    /// Writes that happen before a write on the path, for whoever reads that, and not before one on the other: those of
+    /// peers, and, where a read has pushed them, the queue's own.
+    before: [Clock; 2],
 }
 
-impl Paths {
-    fn learn(&mut self, join: impl Fn(Path, &mut Clock)) {
-        for path in [Path::GpuMemory, Path::HostMemory] {
-            if let Some(clock) = self.released.get_mut(path as usize) {
-                join(path, clock);
-            }
-        }
-        self.shared = [None, None];
+impl Path {
+    /// How far behind the queue's slot that of its writes is.
+    fn offset(self) -> u32 {
+        1 + self as u32
     }
 }
 
@@ -66,13 +61,16 @@ impl Paths {
 pub(super) struct AgentState {
     pub(super) slot: u32,
     pub(super) place: Place,
-    pub(super) clock: Clock,
+    /// Of what it does now.
+    epoch: u32,
+    /// What it knows of others.
+    clock: Clock,
     /// What relaxed loads have read and a later fence acquires, by distance of the writer.
     pending: [Vec<Arc<Snapshot>>; DISTANCES],
     /// What fences have released and later strong stores carry, by distance of the reader.
-    fences: Releases,
+    fences: Carried,
     /// The clock that its launch began with.
-    pub(super) began: Option<Arc<Clock>>,
+    pub(super) began: Option<Clock>,
     launch: u64,
     paths: Option<Paths>,
     /// The clock that the last doorbell carried.
@@ -80,11 +78,11 @@ pub(super) struct AgentState {
 }
 
 impl AgentState {
-    fn new(slot: u32, place: Place, mut clock: Clock, epoch: u32) -> Self {
-        clock.set(slot, epoch);
+    fn new(slot: u32, place: Place, clock: Clock, epoch: u32) -> Self {
         Self {
             slot,
             place,
+            epoch,
             clock,
             pending: Default::default(),
             fences: Default::default(),
@@ -97,39 +95,55 @@ impl AgentState {
 
     /// The epoch of what it does now.
     pub(super) fn epoch(&self) -> u32 {
-        self.clock.get(self.slot)
+        self.epoch
+    }
+
+    /// What it knows.
+    #[inline]
+    pub(super) fn known(&self) -> Known<'_> {
+        match &self.paths {
+            Some(paths) => Known::of_queue(&self.clock, &paths.before, self.slot),
+            None => Known::of(&self.clock, self.slot),
+        }
+    }
+
+    /// What it knows of others.
+    pub(super) fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// What it knows, as a clock: its own epoch included.
+    fn whole(&self) -> Clock {
+        let mut clock = self.clock.clone();
+        clock.raise(self.slot, self.epoch);
+        clock
     }
 
     /// Ends the epoch and gives what is known at its end.
     pub(super) fn release(&mut self) -> Arc<Snapshot> {
-        let epoch = self.epoch();
-        let base = Arc::new(self.clock.clone());
-        let snapshot = Arc::new(Snapshot::new(base, Vec::new(), Some((self.slot, epoch))));
-        self.clock.set(self.slot, epoch + 1);
-        snapshot
+        let of = (self.slot, self.epoch);
+        self.epoch += 1;
+        Arc::new(Snapshot::new(self.clock.clone(), &[of], Some(of)))
     }
 
     /// What a strong store carries: the fences before it (PTX ISA, "Release and Acquire Patterns": a fence followed by a
     /// strong write), and, if it releases itself, all before it.
-    pub(super) fn releases(&mut self, releasing: Option<usize>) -> Releases {
-        let mut out = self.fences.clone();
-        if let Some(reach) = releasing {
-            let now = self.release();
-            for entry in out.iter_mut().take(reach + 1) {
-                *entry = Some(now.clone());
-            }
-        }
-        out
+    pub(super) fn releases(&mut self, releasing: Option<usize>) -> Carried {
+        let Some(reach) = releasing else {
+            return self.fences.clone();
+        };
+        let now = self.release();
+        self.fences.with(now, reach)
     }
 
     /// What an MMIO store carries to the device.
     pub(super) fn fenced(&self, distance: usize) -> Option<Arc<Snapshot>> {
-        self.fences.get(distance)?.clone()
+        self.fences.to(distance).cloned()
     }
 
     /// A strong load has read what a writer at `distance` released to it. A later fence acquires it, or the load itself.
     pub(super) fn observe(&mut self, snapshot: &Arc<Snapshot>, distance: usize, acquires: bool) {
-        if snapshot.is_known_to(&self.clock) {
+        if snapshot.is_known_to(self.known()) {
             return;
         }
         if acquires {
@@ -147,20 +161,15 @@ impl AgentState {
         }
         pending.push(snapshot.clone());
         if pending.len() > PENDING {
-            let mut clock = Clock::default();
-            for snapshot in pending.drain(..) {
-                snapshot.join_into(&mut clock);
-            }
-            pending.push(Arc::new(Snapshot::new(Arc::new(clock), Vec::new(), None)));
+            let joined = Snapshot::join_of(pending.iter());
+            pending.clear();
+            pending.push(joined);
         }
     }
 
     /// Acquires a snapshot.
     fn learn(&mut self, snapshot: &Snapshot) {
         snapshot.join_into(&mut self.clock);
-        if let Some(paths) = &mut self.paths {
-            paths.learn(|_, clock| snapshot.join_into(clock));
-        }
     }
 
     fn acquire_pending(&mut self, reach: usize) {
@@ -180,7 +189,7 @@ struct Life {
 }
 
 struct Launch {
-    clock: Arc<Clock>,
+    clock: Clock,
     end: Clock,
     blocks: HashMap<u64, u32>,
 }
@@ -270,15 +279,12 @@ impl Agents {
 
     fn start_context(&mut self, device: u16, context: u32) -> u32 {
         let actor = Actor::Device { device, context };
-        let slots = [(); 3].map(|()| self.new_slot(actor, 1));
-        let [slot, gpu, host] = slots;
+        let slots = [(); OWN_SLOTS].map(|()| self.new_slot(actor, 1));
+        let [slot, ..] = slots;
         let mut state = AgentState::new(slot, Place::Device, Clock::default(), 1);
-        state.clock.set(gpu, 1);
-        state.clock.set(host, 1);
         state.paths = Some(Paths {
-            slots: [gpu, host],
-            released: Default::default(),
-            shared: Default::default(),
+            epochs: [1, 1],
+            before: Default::default(),
         });
         self.put(state);
         self.contexts.insert((device, context), slot);
@@ -297,7 +303,7 @@ impl Agents {
             }
             None => {
                 self.blocks += 1;
-                (Arc::default(), Place::Block(self.blocks))
+                (Clock::default(), Place::Block(self.blocks))
             }
         };
         let actor = Actor::Thread {
@@ -322,7 +328,7 @@ impl Agents {
             }
             None => (self.new_slot(actor, 1), 1),
         };
-        let mut state = AgentState::new(slot, place, Clock::clone(&clock), epoch);
+        let mut state = AgentState::new(slot, place, clock.clone(), epoch);
         state.began = Some(clock);
         state.launch = launch;
         self.put(state);
@@ -345,7 +351,7 @@ impl Agents {
         };
         self.free.push((slot, state.epoch()));
         if let Some(launch) = self.launches.get_mut(&state.launch) {
-            launch.end.join(&state.clock);
+            launch.end.join(&state.whole());
         }
     }
 
@@ -396,7 +402,7 @@ impl Agents {
                 self.launches.insert(
                     launch,
                     Launch {
-                        clock: Arc::new(clock),
+                        clock,
                         end: Clock::default(),
                         blocks: HashMap::new(),
                     },
@@ -406,9 +412,7 @@ impl Agents {
                 if let (Some(launch), Some(before)) =
                     (self.launches.get_mut(&launch), self.streams.get(&stream))
                 {
-                    let mut clock = Clock::clone(&launch.clock);
-                    clock.join(before);
-                    launch.clock = Arc::new(clock);
+                    launch.clock.join(before);
                 }
             }
             Event::ThreadStart {
@@ -466,13 +470,13 @@ impl Agents {
         for slot in &slots {
             if let Some(state) = self.get(*slot) {
                 clock.join(&state.clock);
+                clock.raise(*slot, state.epoch);
             }
         }
         for slot in slots {
             if let Some(state) = self.get_mut(slot) {
-                let epoch = state.epoch();
                 state.clock.join(&clock);
-                state.clock.set(slot, epoch + 1);
+                state.epoch += 1;
             }
         }
     }
@@ -508,17 +512,15 @@ impl Agents {
                     },
                 };
                 pool.join(&state.clock);
+                pool.raise(slot, state.epoch);
             }
         }
         if kind != FenceKind::Acquire {
             let snapshot = state.release();
-            for entry in state.fences.iter_mut().take(reach + 1) {
-                *entry = Some(snapshot.clone());
-            }
+            state.fences = state.fences.with(snapshot, reach);
         } else {
             // The epoch ends all the same: what the pool of `fence.sc` holds must not cover what follows.
-            let epoch = state.epoch();
-            state.clock.set(slot, epoch + 1);
+            state.epoch += 1;
         }
         self.put(state);
     }
@@ -536,28 +538,25 @@ impl Agents {
         let Some(state) = self.get_mut(slot) else {
             return (slot, 0, None);
         };
-        let (reads, slot) = (state.epoch(), state.slot);
+        let (slot, reads) = (state.slot, state.epoch);
         let Some(paths) = &mut state.paths else {
             return (slot, reads, Some(state.release()));
         };
+        let own = slot + path.offset();
         let at = path as usize;
-        let own = paths.slots.get(at).copied().unwrap_or(slot);
-        let epoch = state.clock.get(own);
+        let (Some(entry), Some(before)) = (paths.epochs.get_mut(at), paths.before.get(at)) else {
+            return (slot, reads, None);
+        };
+        let epoch = *entry;
         if relaxed {
             return (own, epoch, None);
         }
-        let known = paths.shared.get(at).cloned().flatten();
-        let base =
-            known.unwrap_or_else(|| Arc::new(paths.released.get(at).cloned().unwrap_or_default()));
-        if let Some(shared) = paths.shared.get_mut(at) {
-            *shared = Some(base.clone());
-        }
+        *entry += 1;
+        state.epoch += 1;
         // What this queue read before, and wrote on the path before.
-        let later = vec![(slot, reads), (own, epoch)];
-        let snapshot = Snapshot::new(base, later, Some((own, epoch)));
-        state.clock.set(own, epoch + 1);
-        state.clock.set(slot, reads + 1);
-        (own, epoch, Some(Arc::new(snapshot)))
+        let later = [(slot, reads), (own, epoch)];
+        let snapshot = Snapshot::new(state.clock.clone(), &later, Some((own, epoch)));
+        (own, epoch, Some(Arc::new(snapshot.and(before.clone()))))
     }
 
     /// A device's queue reads data: the read pushes its writes on that path before it.
@@ -565,58 +564,54 @@ impl Agents {
         if let Some(state) = self.get_mut(slot)
             && let Some(paths) = &mut state.paths
         {
-            let at = path as usize;
-            let own = paths.slots.get(at).copied().unwrap_or(slot);
-            let epoch = state.clock.get(own);
-            let mut pushed = paths.released.get(at).cloned().unwrap_or_default();
-            pushed.set(own, epoch);
-            paths.learn(|other, clock| {
-                if other != path {
-                    clock.join(&pushed);
-                }
-            });
+            let [gpu, host] = &mut paths.before;
+            let (pushed, other) = match path {
+                Path::GpuMemory => (gpu, host),
+                Path::HostMemory => (host, gpu),
+            };
+            other.join(pushed);
+            let epoch = paths.epochs.get(path as usize).copied().unwrap_or(0);
+            other.raise(slot + path.offset(), epoch);
         }
     }
 
     /// A queue has heard from its peer: what the peer did happens before what it does now. The peer's clock is taken as it
     /// is now, not as it was when the peer sent; what the peer did since is little.
-    pub(super) fn follow(&mut self, device: u16, context: u32, peer: u32, here: bool) {
-        let is_peer = |(of, number): &(u16, u32)| *number == peer && (*of == device) == here;
-        let peers: Vec<u32> = self
-            .contexts
-            .iter()
-            .filter(|(key, _)| is_peer(key))
-            .map(|(_, slot)| *slot)
-            .collect();
-        let slot = self.slot(Agent::Device(device), context);
-        for peer in peers.into_iter().filter(|peer| *peer != slot) {
-            let Some(state) = self.get_mut(peer) else {
-                continue;
-            };
-            let (known, reads) = (state.clock.clone(), state.epoch());
-            let Some(paths) = &state.paths else { continue };
-            let slots = paths.slots;
-            let released = [0, 1].map(|at: usize| {
-                let mut clock = paths.released.get(at).cloned().unwrap_or_default();
-                clock.set(peer, reads);
-                if let Some(own) = slots.get(at) {
-                    clock.set(*own, known.get(*own));
-                }
-                clock
-            });
-            // Its epochs end here, so that nothing that it does later is covered.
-            for own in [peer, slots[0], slots[1]] {
-                state.clock.set(own, known.get(own) + 1);
-            }
-            if let Some(state) = self.get_mut(slot) {
-                state.clock.join(&known);
-                if let Some(paths) = &mut state.paths {
-                    paths.learn(|path, clock| {
-                        if let Some(theirs) = released.get(path as usize) {
-                            clock.join(theirs);
-                        }
-                    });
-                }
+    pub(super) fn follow(&mut self, queue: (u16, u32), peer: (u16, u32)) {
+        let Some(peer) = self.contexts.get(&peer).copied() else {
+            return;
+        };
+        let slot = self.slot(Agent::Device(queue.0), queue.1);
+        if peer == slot {
+            return;
+        }
+        let Some(state) = self.get_mut(peer) else {
+            return;
+        };
+        let Some(paths) = &mut state.paths else {
+            return;
+        };
+        let (known, epoch) = (state.clock.clone(), state.epoch);
+        let (before, epochs) = (paths.before.clone(), paths.epochs);
+        // Its epochs end here, so that nothing that it does later is covered.
+        state.epoch += 1;
+        for epoch in &mut paths.epochs {
+            *epoch += 1;
+        }
+        let Some(state) = self.get_mut(slot) else {
+            return;
+        };
+        state.clock.join(&known);
+        state.clock.raise(peer, epoch);
+        let Some(paths) = &mut state.paths else {
+            return;
+        };
+        for path in [Path::GpuMemory, Path::HostMemory] {
+            let at = path as usize;
+            let theirs = (before.get(at), epochs.get(at));
+            if let (Some(own), (Some(before), Some(epoch))) = (paths.before.get_mut(at), theirs) {
+                own.join(before);
+                own.raise(peer + path.offset(), *epoch);
             }
         }
     }

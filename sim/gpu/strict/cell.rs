@@ -6,7 +6,8 @@
 //! The order of messages is coherence order (PTX ISA, "Coherence Order"), per byte; a cell with an empty history holds what
 //! flat memory holds, and that happens before everyone.
 
-use super::clocks::Clock;
+use super::clocks::Known;
+use super::few::Few;
 use super::message::{Message, Side, bits};
 
 /// Messages that a cell keeps. A store becomes visible to everyone when so many others have followed it.
@@ -14,23 +15,23 @@ const KEPT: usize = 16;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Cell {
-    pub(super) messages: Vec<Message>,
+    pub(super) messages: Few<Message>,
     /// Reads that a later write must be ordered after, one a slot, strength and mask.
-    pub(super) reads: Vec<Side>,
+    pub(super) reads: Few<Side>,
 }
 
 impl Cell {
     /// Begins a history with what the cell holds.
-    pub(super) fn begin(&mut self, value: u64) {
+    pub(super) fn begin(&mut self, value: impl FnOnce() -> u64) {
         if self.messages.is_empty() {
-            self.messages.push(Message::base(value));
+            self.messages.push(Message::base(value()));
         }
     }
 
     /// Index of the oldest message that may be read: nothing older than one that happens before the reader, that was read
     /// before it, or that is visible to all by its age (`visible`: made at or before it).
-    pub(super) fn floor(&self, clock: &Clock, mask: u8, visible: u64) -> usize {
-        let known = |m: &Message| m.live & mask != 0 && (m.at <= visible || m.is_known_to(clock));
+    pub(super) fn floor(&self, agent: Known<'_>, mask: u8, visible: u64) -> usize {
+        let known = |m: &Message| m.live & mask != 0 && (m.at <= visible || m.is_known_to(agent));
         self.oldest(mask)
             .max(self.messages.iter().rposition(known).unwrap_or(0))
     }
@@ -68,14 +69,15 @@ impl Cell {
         self.value_at(self.messages.len().saturating_sub(1), 0xff).0
     }
 
-    /// Puts a message behind `index`; forgets messages that nobody can read any more.
+    /// Puts a message behind `index`.
     pub(super) fn insert_behind(&mut self, index: usize, message: Message, visible: u64) {
         let at = (index + 1).min(self.messages.len());
         self.messages.insert(at, message);
         self.forget(visible);
     }
 
-    fn forget(&mut self, visible: u64) {
+    /// Forgets messages that nobody can read any more.
+    pub(super) fn forget(&mut self, visible: u64) {
         let aged = self
             .messages
             .iter()
@@ -106,9 +108,9 @@ impl Cell {
     }
 
     /// Forgets reads that happen before a write that has just been made: who races with them races with the write too.
-    pub(super) fn settle_reads(&mut self, clock: &Clock, mask: u8) {
+    pub(super) fn settle_reads(&mut self, known: Known<'_>, mask: u8) {
         self.reads
-            .retain(|r| r.non_coherent || r.mask & !mask != 0 || !r.is_before(clock));
+            .retain(|r| r.non_coherent || r.mask & !mask != 0 || !r.is_before(known));
     }
 }
 

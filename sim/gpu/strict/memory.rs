@@ -3,21 +3,21 @@
 //! Knows: the order of checks, choice of value, and bookkeeping of each.
 //! Must not know: who runs next.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use warpverbs_sim_bus::{
-    Access, Agent, Event, Fault, FenceKind, Memory, MemoryFinding, Order, OrderFault, Party,
-    Posted, Purpose, RmwOp, Rng, Scope, Script, Space,
+    Access, Agent, Event, Fault, FenceKind, Memory, MemoryFinding, Order, Party, Posted, Purpose,
+    RmwOp, Rng, Scope, Script, Space,
 };
 
-use super::agents::{Agents, Path, reach};
-use super::cell::Cell;
-use super::clocks::{Clock, DISTANCES, Releases, Snapshot, merged};
+use super::agents::{Agents, Place, reach};
+use super::clocks::{Carried, Clock, DISTANCES, Known, Snapshot};
 use super::doorbells::Doorbells;
+use super::judge::{certain, choose, judge_read, judge_write};
 use super::message::{Message, Side, Strength, bits};
-use super::race::{self, Findings};
-use super::table::{CELL, GRANULE, Granule, Table};
+use super::race::{Conflict, Findings};
+use super::table::{CELL, Table};
 use super::written::WrittenBytes;
 use crate::memory::FastMemory;
 
@@ -30,28 +30,30 @@ const GPU: usize = 1;
 /// Memory with the PTX memory model.
 pub struct StrictMemory {
     /// Bounds and liveness, and the newest value of each byte.
-    flat: FastMemory,
-    table: Table,
-    written: WrittenBytes,
-    agents: Agents,
+    pub(super) flat: FastMemory,
+    pub(super) table: Table,
+    pub(super) written: WrittenBytes,
+    pub(super) agents: Agents,
     doorbells: Doorbells,
     /// Who made the doorbell that arrived last, by device and queue.
     rung: HashMap<(u16, u32), Party>,
     /// By thread: the last completion that it has loaded and that it knew nothing of, with what that carried.
     learned: BTreeMap<u32, (Party, Arc<Snapshot>)>,
-    findings: Findings,
+    pub(super) findings: Findings,
     rng: Rng,
     /// Accesses so far.
-    now: u64,
+    pub(super) now: u64,
+    /// Cells with more than one message, and when the newest was made: old ones are forgotten once nobody can read them.
+    aging: VecDeque<(u64, u64)>,
     /// Accesses up to here are visible to everyone.
     all_visible: u64,
 }
 
 /// Bytes of one cell.
 #[derive(Clone, Copy)]
-struct Part {
-    cell: u64,
-    mask: u8,
+pub(super) struct Part {
+    pub(super) cell: u64,
+    pub(super) mask: u8,
 }
 
 impl Part {
@@ -64,11 +66,16 @@ impl Part {
         }
     }
 
+    /// All of a cell.
+    pub(super) fn whole(cell: u64) -> Self {
+        Self { cell, mask: 0xff }
+    }
+
     fn shift(addr: u64) -> u32 {
         (addr % CELL) as u32 * 8
     }
 
-    fn first(self) -> u64 {
+    pub(super) fn first(self) -> u64 {
         self.cell + u64::from(self.mask.trailing_zeros())
     }
 }
@@ -93,6 +100,7 @@ impl StrictMemory {
             // A sequence of its own, so that the scheduler's choices do not depend on those made here.
             rng: Rng::scripted(seed ^ 0x7374_7269_6374_6d65, script),
             now: 0,
+            aging: VecDeque::new(),
             all_visible: 0,
         }
     }
@@ -101,7 +109,7 @@ impl StrictMemory {
         self.all_visible.max(self.now.saturating_sub(HORIZON))
     }
 
-    fn side(&mut self, access: &Access, mask: u8, writes: bool) -> Side {
+    pub(super) fn side(&mut self, access: &Access, mask: u8, writes: bool) -> Side {
         let slot = self.agents.slot(access.agent, access.site);
         let is_device = matches!(access.agent, Agent::Device(_));
         let strength = match access.purpose {
@@ -114,7 +122,7 @@ impl StrictMemory {
         Side {
             slot,
             epoch: state.map_or(0, |s| s.epoch()),
-            place: state.map_or(super::agents::Place::Host, |s| s.place),
+            place: state.map_or(Place::Host, |s| s.place),
             strength,
             mask,
             wide: is_device,
@@ -125,16 +133,30 @@ impl StrictMemory {
         }
     }
 
-    fn report(&mut self, finding: MemoryFinding) {
-        let flat = &self.flat;
-        let addr = finding.addr;
-        self.findings.add(finding, || flat.describe(addr));
+    /// Adds what was found at an access.
+    pub(super) fn report(&mut self, found: Vec<Conflict>) {
+        for conflict in found {
+            // The host knows of data by a completion that some thread has loaded.
+            let learned = (conflict.later.place == Place::Host)
+                .then(|| self.learned_of(&conflict.earlier))
+                .flatten();
+            self.findings
+                .add(&conflict, learned, &self.agents, &self.flat);
+        }
+    }
+
+    /// The load by which a thread learned of a device's write without acquiring it.
+    fn learned_of(&self, write: &Side) -> Option<Party> {
+        self.learned
+            .values()
+            .rev()
+            .find(|(_, carried)| write.is_before(Known::only(&carried.to_clock())))
+            .map(|(party, _)| *party)
     }
 
     /// Reads bytes of a cell, which lie in a live object.
-    fn read_part(&mut self, access: &Access, part: Part) -> u64 {
+    pub(super) fn read_part(&mut self, access: &Access, side: Side, part: Part) -> u64 {
         self.now += 1;
-        let side = self.side(access, part.mask, false);
         let visible = self.visible();
         let flat = &mut self.flat;
         let Some(cell) = self.table.cell_or_new(part.cell, |at| flat.word(at)) else {
@@ -155,16 +177,8 @@ impl StrictMemory {
             return flat.word(part.cell);
         }
         let mut found = Vec::new();
-        judge_read(
-            cell,
-            &side,
-            agent.began.as_deref(),
-            &agent.clock,
-            &self.agents,
-            part,
-            &mut found,
-        );
-        let floor = cell.floor(&agent.clock, part.mask, visible);
+        judge_read(cell, &side, agent, &self.agents, part, &mut found);
+        let floor = cell.floor(agent.known(), part.mask, visible);
         let cut = choose(cell, floor, part.mask, &mut self.rng, |_| true);
         let (value, sources) = cell.value_at(cut, part.mask);
         let acquires = match access.order {
@@ -177,21 +191,16 @@ impl StrictMemory {
         for (index, entry) in sources.iter().zip(&mut observed) {
             if let Some(message) = cell.messages.get_mut(index) {
                 // Who learns of this reader learns of a write that it knew already.
-                if !message.side.is_before(&agent.clock) {
+                if !message.side.is_before(agent.known()) {
                     message.note_reader(side.slot, side.epoch);
                 }
                 if side.weakness(&message.side, &self.agents).is_none() {
                     let distance = self.agents.distance(side.place, message.side.place);
-                    *entry = message
-                        .releases
-                        .get(distance)
-                        .cloned()
-                        .flatten()
-                        .map(|r| (r, distance));
+                    *entry = message.releases.to(distance).map(|r| (r.clone(), distance));
                 }
                 if let Some((carried, _)) = entry
                     && message.side.purpose == Purpose::Cqe
-                    && !message.side.is_before(&agent.clock)
+                    && !message.side.is_before(agent.known())
                 {
                     self.learned
                         .insert(side.slot, (side.party(&self.agents), carried.clone()));
@@ -199,23 +208,37 @@ impl StrictMemory {
             }
         }
         cell.note_read(side);
-        if let Some(agent) = self.agents.get_mut(side.slot) {
-            for (releases, distance) in observed.iter().flatten() {
-                agent.observe(
-                    releases,
-                    *distance,
-                    acquires.is_some_and(|reach| reach >= *distance),
-                );
-            }
+        if observed.first().is_some_and(Option::is_some) || sources.single().is_none() {
+            self.observe(side.slot, observed.iter().flatten(), acquires);
         }
-        for finding in found {
-            self.report(finding);
-        }
+        self.report(found);
         value
     }
 
-    /// Writes bytes of a cell, which lie in a live object.
-    fn write_part(&mut self, side: Side, part: Part, value: u64, releases: Releases) {
+    fn observe<'a>(
+        &mut self,
+        slot: u32,
+        observed: impl Iterator<Item = &'a (Arc<Snapshot>, usize)>,
+        acquires: Option<usize>,
+    ) {
+        if let Some(agent) = self.agents.get_mut(slot) {
+            for (snapshot, distance) in observed {
+                let acquired = acquires.is_some_and(|reach| reach >= *distance);
+                agent.observe(snapshot, *distance, acquired);
+            }
+        }
+    }
+
+    /// Writes bytes of a cell, which lie in a live object. The write may count to another slot than its judgement: that of
+    /// a device's path.
+    pub(super) fn write_part(
+        &mut self,
+        side: Side,
+        counts_to: (u32, u32),
+        part: Part,
+        value: u64,
+        releases: Carried,
+    ) {
         self.now += 1;
         let visible = self.visible();
         let flat = &mut self.flat;
@@ -226,34 +249,44 @@ impl StrictMemory {
             return;
         };
         let mut found = Vec::new();
-        judge_write(cell, &side, &agent.clock, &self.agents, part, &mut found);
-        cell.begin(flat.word(part.cell));
-        let floor = cell.floor(&agent.clock, part.mask, visible);
+        judge_write(cell, &side, agent, &self.agents, part, &mut found);
+        cell.begin(|| flat.word(part.cell));
         // PTX ISA, "Coherence": behind every write that happens before it, and behind what was read before it. A device's
         // write is the newest: devices see each other's order.
         let behind = if side.wide {
             cell.messages.len() - 1
         } else {
+            let floor = cell.floor(agent.known(), part.mask, visible);
             choose(cell, floor, part.mask, &mut self.rng, |next| !next.atomic)
         };
-        let message = Message {
-            side,
-            at: self.now,
-            live: side.mask,
-            value,
-            releases,
-            atomic: false,
-            readers: Vec::new(),
+        let (slot, epoch) = counts_to;
+        let counted = Side {
+            slot,
+            epoch,
+            ..side
         };
+        let message = Message::new(counted, self.now, value, releases, false);
         cell.insert_behind(behind, message, visible);
-        cell.settle_reads(&agent.clock, part.mask);
+        cell.settle_reads(agent.known(), part.mask);
         flat.put_word(part.cell, cell.latest(), part.mask);
-        for finding in found {
-            self.report(finding);
+        let ages = cell.messages.len() > 1;
+        self.age(ages.then_some(part.cell));
+        self.report(found);
+    }
+
+    /// A cell that was just written will have to forget something; others have to now.
+    fn age(&mut self, cell: Option<u64>) {
+        self.aging.extend(cell.map(|cell| (self.now, cell)));
+        let visible = self.visible();
+        while let Some((_, cell)) = self.aging.front().copied().filter(|(at, _)| *at <= visible) {
+            self.aging.pop_front();
+            if let Some(cell) = self.table.own_cell(cell) {
+                cell.forget(visible);
+            }
         }
     }
 
-    fn note_written(&mut self, addr: u64, len: u64) {
+    pub(super) fn note_written(&mut self, addr: u64, len: u64) {
         self.written.note(addr, len);
     }
 
@@ -277,10 +310,8 @@ impl StrictMemory {
         ) else {
             return 0;
         };
-        let mut found = Vec::new();
-        judge_write(cell, &side, &agent.clock, &self.agents, part, &mut found);
-        cell.begin(flat.word(part.cell));
-        let floor = cell.floor(&agent.clock, part.mask, visible);
+        cell.begin(|| flat.word(part.cell));
+        let floor = cell.floor(agent.known(), part.mask, visible);
         let last = cell.messages.len() - 1;
         let mixed = cell
             .messages
@@ -293,451 +324,60 @@ impl StrictMemory {
         };
         let (word, sources) = cell.value_at(cut, part.mask);
         let old = word >> shift;
+        // A compare-and-swap that fails writes nothing.
         let writes = op != RmwOp::Cas || old == a & bits(((1u16 << size) - 1) as u8);
+        side.writes = writes;
+        let mut found = Vec::new();
+        if writes {
+            judge_write(cell, &side, agent, &self.agents, part, &mut found);
+        } else {
+            judge_read(cell, &side, agent, &self.agents, part, &mut found);
+        }
         let acquires =
             matches!(access.order, Order::Acquire | Order::AcqRel).then(|| reach(access.scope));
         let releasing =
             matches!(access.order, Order::Release | Order::AcqRel).then(|| reach(access.scope));
-        let mut inherited = Releases::default();
+        let mut inherited = None;
         let mut observed = None;
         if let Some(message) = sources
             .single()
             .and_then(|index| cell.messages.get_mut(index))
         {
-            if !message.side.is_before(&agent.clock) {
+            if !message.side.is_before(agent.known()) {
                 message.note_reader(side.slot, side.epoch);
             }
             if side.weakness(&message.side, &self.agents).is_none() {
                 let distance = self.agents.distance(side.place, message.side.place);
-                observed = message
-                    .releases
-                    .get(distance)
-                    .cloned()
-                    .flatten()
-                    .map(|r| (r, distance));
-                // PTX ISA, "Observation": a read of this write observes what it read, too. The first writer is as far from
-                // that reader as the farther of both (distances are ultrametric).
-                for (to, entry) in inherited.iter_mut().enumerate() {
-                    *entry = message.releases.get(to.max(distance)).cloned().flatten();
-                }
+                observed = message.releases.to(distance).map(|r| (r.clone(), distance));
+                inherited = Some((message.releases.clone(), distance));
             }
         }
         let Some(agent) = self.agents.get_mut(side.slot) else {
             return old;
         };
         if let Some((releases, distance)) = observed {
-            agent.observe(
-                &releases,
-                distance,
-                acquires.is_some_and(|reach| reach >= distance),
-            );
+            let acquired = acquires.is_some_and(|reach| reach >= distance);
+            agent.observe(&releases, distance, acquired);
         }
         if writes {
-            let mut releases = agent.releases(releasing);
-            for (own, inherited) in releases.iter_mut().zip(&inherited) {
-                *own = match (own.take(), inherited) {
-                    (Some(own), Some(inherited)) => Some(merged(&own, inherited)),
-                    (own, inherited) => own.or_else(|| inherited.clone()),
-                };
-            }
-            let message = Message {
-                side,
-                at: self.now,
-                live: side.mask,
-                value: op.apply(size, old, a, b) << shift,
-                releases,
-                atomic: true,
-                readers: Vec::new(),
+            let own = agent.releases(releasing);
+            let releases = match inherited {
+                Some((inherited, distance)) => own.and_read(&inherited, distance),
+                None => own,
             };
+            let value = op.apply(size, old, a, b) << shift;
+            let message = Message::new(side, self.now, value, releases, true);
             cell.insert_behind(cut, message, visible);
-            cell.settle_reads(&agent.clock, part.mask);
+            cell.settle_reads(agent.known(), part.mask);
             flat.put_word(part.cell, cell.latest(), part.mask);
-            for finding in found {
-                self.report(finding);
-            }
+            let ages = cell.messages.len() > 1;
+            self.age(ages.then_some(part.cell));
         } else {
-            // A compare-and-swap that fails writes nothing.
-            side.writes = false;
             cell.note_read(side);
         }
+        self.report(found);
         old
     }
-
-    /// DMA and copies, cell by cell where the cells differ.
-    fn read_range(&mut self, access: &Access, addr: u64, bytes: &mut [u8]) {
-        if matches!(access.agent, Agent::Device(_)) {
-            let slot = self.agents.slot(access.agent, access.site);
-            if let Some(at) = self.written.first_unwritten(addr, bytes.len() as u64) {
-                let side = self.side(access, 0xff, false);
-                let finding = race::uninitialised(&side, at, &self.agents);
-                self.report(finding);
-            }
-            if access.purpose == Purpose::Payload {
-                self.agents.device_reads(slot, path(addr));
-            }
-        }
-        for piece in pieces(addr, bytes.len() as u64) {
-            let out = bytes
-                .get_mut(piece.from..piece.from + piece.len as usize)
-                .unwrap_or_default();
-            if piece.is_granule() && self.read_granule(access, piece.addr) {
-                continue;
-            }
-            for part in parts(piece.addr, piece.len) {
-                let word = self.read_part(access, part).to_le_bytes();
-                for byte in (0..8).filter(|byte| part.mask >> byte & 1 == 1) {
-                    if let (Some(to), Some(from)) = (
-                        out.get_mut((part.cell + byte).wrapping_sub(piece.addr) as usize),
-                        word.get(byte as usize),
-                    ) {
-                        *to = *from;
-                    }
-                }
-            }
-        }
-    }
-
-    /// Reads a granule whose cells are alike: its bytes are those of flat memory. False if they are not.
-    fn read_granule(&mut self, access: &Access, addr: u64) -> bool {
-        self.now += 1;
-        let side = self.side(access, 0xff, false);
-        let mut found = Vec::new();
-        match self.table.granule_mut(addr) {
-            Some(Granule::Cells(_)) => return false,
-            Some(Granule::Uniform(cell)) => {
-                if let Some(agent) = self.agents.get(side.slot) {
-                    let part = Part {
-                        cell: addr,
-                        mask: 0xff,
-                    };
-                    judge_read(
-                        cell,
-                        &side,
-                        None,
-                        &agent.clock,
-                        &self.agents,
-                        part,
-                        &mut found,
-                    );
-                }
-                cell.note_read(side);
-            }
-            None => {
-                let mut cell = Cell::default();
-                cell.note_read(side);
-                self.table.set(addr, Granule::Uniform(Box::new(cell)));
-            }
-        }
-        for finding in found {
-            self.report(finding);
-        }
-        true
-    }
-
-    /// A device's write.
-    fn write_range(&mut self, access: &Access, addr: u64, bytes: &[u8]) {
-        let slot = self.agents.slot(access.agent, access.site);
-        let mut side = self.side(access, 0xff, true);
-        let relaxed = access.order == Order::Weak;
-        let (writer, epoch, carried) = self.agents.device_write(slot, path(addr), relaxed);
-        let releases: Releases = std::array::from_fn(|_| carried.clone());
-        for piece in pieces(addr, bytes.len() as u64) {
-            let data = bytes
-                .get(piece.from..piece.from + piece.len as usize)
-                .unwrap_or_default();
-            if piece.is_granule() {
-                self.write_granule(side, (writer, epoch), piece.addr, releases.clone());
-                // The caller has written flat memory.
-                continue;
-            }
-            for part in parts(piece.addr, piece.len) {
-                let mut word = [0; 8];
-                for byte in (0..8).filter(|byte| part.mask >> byte & 1 == 1) {
-                    if let (Some(to), Some(from)) = (
-                        word.get_mut(byte as usize),
-                        data.get((part.cell + byte).wrapping_sub(piece.addr) as usize),
-                    ) {
-                        *to = *from;
-                    }
-                }
-                side.mask = part.mask;
-                self.device_write_part(
-                    side,
-                    (writer, epoch),
-                    part,
-                    u64::from_le_bytes(word),
-                    releases.clone(),
-                );
-            }
-        }
-    }
-
-    fn device_write_part(
-        &mut self,
-        side: Side,
-        as_slot: (u32, u32),
-        part: Part,
-        value: u64,
-        releases: Releases,
-    ) {
-        self.write_part(side, part, value, releases);
-        // The write counts to its path, not to the queue's reads.
-        let flat = &mut self.flat;
-        if let Some(cell) = self.table.cell_mut(part.cell, |at| flat.word(at))
-            && let Some(message) = cell.messages.last_mut()
-        {
-            (message.side.slot, message.side.epoch) = as_slot;
-        }
-    }
-
-    fn write_granule(
-        &mut self,
-        mut side: Side,
-        as_slot: (u32, u32),
-        addr: u64,
-        releases: Releases,
-    ) {
-        self.now += 1;
-        let mut found = Vec::new();
-        if let (Some(agent), Some(granule)) =
-            (self.agents.get(side.slot), self.table.granule_mut(addr))
-        {
-            let cells = match granule {
-                Granule::Uniform(cell) => std::slice::from_ref(&**cell),
-                Granule::Cells(cells) => cells,
-            };
-            for (n, cell) in cells.iter().enumerate() {
-                let part = Part {
-                    cell: addr + n as u64 * CELL,
-                    mask: 0xff,
-                };
-                judge_write(cell, &side, &agent.clock, &self.agents, part, &mut found);
-            }
-        }
-        (side.slot, side.epoch) = as_slot;
-        let message = Message {
-            side,
-            at: self.now,
-            live: side.mask,
-            value: 0,
-            releases,
-            atomic: false,
-            readers: Vec::new(),
-        };
-        let cell = Cell {
-            messages: vec![message],
-            reads: Vec::new(),
-        };
-        self.table.set(addr, Granule::Uniform(Box::new(cell)));
-        for finding in found {
-            self.report(finding);
-        }
-    }
-
-    /// A copy from the GPU: complete before anything else happens, so it takes the newest bytes. Of data that a device
-    /// wrote, the host must know by a completion that somebody saw.
-    fn judge_copy(&mut self, addr: u64, len: u64) {
-        let side = self.side(&Access::HOST_COPY, 0xff, false);
-        let mut found = Vec::new();
-        for piece in pieces(addr, len) {
-            let (Some(agent), Some(granule)) = (
-                self.agents.get(side.slot),
-                self.table.granule_mut(piece.addr),
-            ) else {
-                continue;
-            };
-            let (cells, at) = match granule {
-                Granule::Uniform(cell) => (std::slice::from_ref(&**cell), piece.addr),
-                Granule::Cells(cells) => {
-                    let first = (piece.addr % GRANULE / CELL) as usize;
-                    let last = ((piece.addr % GRANULE + piece.len).div_ceil(CELL) as usize)
-                        .min(cells.len());
-                    (
-                        cells.get(first..last).unwrap_or_default(),
-                        piece.addr / CELL * CELL,
-                    )
-                }
-            };
-            for (n, cell) in cells.iter().enumerate() {
-                for message in cell
-                    .messages
-                    .iter()
-                    .filter(|m| m.side.purpose == Purpose::Payload)
-                {
-                    if !message.side.is_before(&agent.clock) {
-                        let learned = self.learned.values().rev().find(|(_, carried)| {
-                            let known = carried.to_clock();
-                            message.side.is_before(&known)
-                        });
-                        let addr = at + n as u64 * CELL;
-                        let weak = super::message::Weakness::Weak;
-                        let conflict =
-                            race::conflict(&message.side, &side, weak, addr, &self.agents);
-                        found.push(MemoryFinding {
-                            learned: learned.map(|(party, _)| *party),
-                            ..conflict
-                        });
-                    }
-                }
-            }
-        }
-        for finding in found {
-            self.report(finding);
-        }
-    }
-}
-
-/// The oldest value that may be read by who knows `clock` and nothing else.
-fn certain(cell: &Cell, clock: &Clock, mask: u8) -> u64 {
-    let known = |m: &Message| m.live & mask != 0 && m.side.is_before(clock);
-    let cut = cell.messages.iter().rposition(known).unwrap_or(0);
-    cell.value_at(cut.max(cell.oldest(mask)), mask).0
-}
-
-/// A message from `floor` on, by the seed: the newest half of the time, so that waits end soon. `allows` says of the
-/// message behind whether something may come before it.
-fn choose(
-    cell: &Cell,
-    floor: usize,
-    mask: u8,
-    rng: &mut Rng,
-    allows: impl Fn(&Message) -> bool,
-) -> usize {
-    let last = cell.messages.len().saturating_sub(1);
-    if floor >= last || rng.below(2) == 0 {
-        return last;
-    }
-    let fits = |index: &usize| {
-        let touches = cell
-            .messages
-            .get(*index)
-            .is_some_and(|m| m.live & mask != 0);
-        touches && cell.messages.get(index + 1).is_none_or(&allows)
-    };
-    let count = (floor..=last).filter(fits).count() as u32;
-    (floor..=last)
-        .filter(fits)
-        .nth(rng.below(count) as usize)
-        .unwrap_or(last)
-}
-
-/// Reports writes that a read conflicts with.
-fn judge_read(
-    cell: &Cell,
-    side: &Side,
-    began: Option<&Clock>,
-    clock: &Clock,
-    agents: &Agents,
-    part: Part,
-    found: &mut Vec<MemoryFinding>,
-) {
-    for message in cell.messages.iter().filter(|m| m.live & part.mask != 0) {
-        let weakness = if side.non_coherent {
-            // PTX ISA, "ld.global.nc": for data that is read-only while the kernel runs.
-            let began = began.is_none_or(|began| message.side.is_before(began));
-            (!began).then_some(super::message::Weakness::Weak)
-        } else if message.side.is_before(clock) {
-            None
-        } else {
-            side.weakness(&message.side, agents)
-        };
-        if let Some(weakness) = weakness {
-            found.push(race::conflict(
-                &message.side,
-                side,
-                weakness,
-                part.first(),
-                agents,
-            ));
-        }
-    }
-}
-
-/// Reports writes and reads that a write conflicts with.
-fn judge_write(
-    cell: &Cell,
-    side: &Side,
-    clock: &Clock,
-    agents: &Agents,
-    part: Part,
-    found: &mut Vec<MemoryFinding>,
-) {
-    let writes = cell
-        .messages
-        .iter()
-        .filter(|m| m.live & part.mask != 0)
-        .map(|m| &m.side);
-    let reads = cell.reads.iter().filter(|read| read.mask & part.mask != 0);
-    for other in writes.chain(reads) {
-        let weakness = if other.non_coherent && agents.runs(other.slot, other.epoch) {
-            Some(super::message::Weakness::Weak)
-        } else if other.non_coherent || other.is_before(clock) {
-            None
-        } else {
-            side.weakness(other, agents)
-        };
-        if let Some(weakness) = weakness {
-            found.push(race::conflict(other, side, weakness, part.first(), agents));
-        }
-    }
-}
-
-fn path(addr: u64) -> Path {
-    if addr < Space::HostMapped.base() {
-        Path::GpuMemory
-    } else {
-        Path::HostMemory
-    }
-}
-
-/// A stretch of a range that lies in one granule.
-#[derive(Clone, Copy)]
-struct Piece {
-    addr: u64,
-    len: u64,
-    /// Where it begins in the range.
-    from: usize,
-}
-
-impl Piece {
-    fn is_granule(self) -> bool {
-        self.len == GRANULE
-    }
-}
-
-fn pieces(addr: u64, len: u64) -> impl Iterator<Item = Piece> {
-    let end = addr + len;
-    let mut at = addr;
-    std::iter::from_fn(move || {
-        let next = ((at / GRANULE + 1) * GRANULE).min(end);
-        let piece = Piece {
-            addr: at,
-            len: next - at,
-            from: (at - addr) as usize,
-        };
-        at = next;
-        (piece.len > 0).then_some(piece)
-    })
-}
-
-/// The cells of a range, with the bytes that lie in it.
-fn parts(addr: u64, len: u64) -> impl Iterator<Item = Part> {
-    let end = addr + len;
-    let mut at = addr;
-    std::iter::from_fn(move || {
-        let next = ((at / CELL + 1) * CELL).min(end);
-        let count = next - at;
-        if count == 0 {
-            return None;
-        }
-        let ones = ((1u16 << count) - 1) as u8;
-        let part = Part {
-            cell: at / CELL * CELL,
-            mask: ones << (at % CELL),
-        };
-        at = next;
-        Some(part)
-    })
 }
 
 /// Local memory belongs to one thread: it needs no model.
@@ -767,7 +407,8 @@ impl Memory for StrictMemory {
             return Ok(value);
         }
         let part = Part::scalar(addr, size);
-        let word = self.read_part(&access, part) & bits(part.mask);
+        let side = self.side(&access, part.mask, false);
+        let word = self.read_part(&access, side, part) & bits(part.mask);
         Ok(word >> Part::shift(addr))
     }
 
@@ -783,11 +424,12 @@ impl Memory for StrictMemory {
             matches!(access.order, Order::Release | Order::AcqRel).then(|| reach(access.scope));
         let releases = match self.agents.get_mut(side.slot) {
             Some(agent) if side.strength.strong => agent.releases(releasing),
-            _ => Releases::default(),
+            _ => Carried::Nothing,
         };
         self.note_written(addr, size.into());
         self.write_part(
             side,
+            (side.slot, side.epoch),
             part,
             value << Part::shift(addr) & bits(part.mask),
             releases,
@@ -866,7 +508,7 @@ impl Memory for StrictMemory {
             return false;
         };
         let carries = agent.fenced(distance);
-        let (epoch, clock) = (agent.epoch(), agent.clock.clone());
+        let (epoch, clock) = (agent.epoch(), agent.clock().clone());
         let by = Party {
             actor: self.agents.actor(slot, epoch),
             site: access.site,
@@ -902,34 +544,19 @@ impl Memory for StrictMemory {
         Some(newest.side.party(&self.agents))
     }
 
-    fn follow(&mut self, device: u16, context: u32, peer: u32, here: bool) {
-        self.agents.follow(device, context, peer, here);
+    fn follow(&mut self, queue: (u16, u32), peer: (u16, u32)) {
+        self.agents.follow(queue, peer);
     }
 
     fn refused(&mut self, posted: Posted, fault: &Fault) {
-        let later = Party {
-            actor: warpverbs_sim_bus::Actor::Device {
-                device: posted.device,
-                context: posted.context,
-            },
-            site: 0,
-            does: "MMIO store",
-        };
-        self.findings.add(
-            MemoryFinding {
-                kind: OrderFault::RefusedStore,
-                addr: fault.addr,
-                object: String::new(),
-                earlier: None,
-                later,
-                learned: None,
-                missing: fault.to_string(),
-            },
-            String::new,
-        );
+        self.findings.refused(posted, fault);
     }
 
     fn take_findings(&mut self) -> Vec<MemoryFinding> {
         self.findings.take()
+    }
+
+    fn findings_left_out(&self) -> u64 {
+        self.findings.left_out()
     }
 }

@@ -6,7 +6,7 @@
 use warpverbs_sim_bus::{Order, Party, Purpose};
 
 use super::agents::{Agents, Place, reach};
-use super::clocks::{Clock, Releases};
+use super::clocks::{Carried, Known};
 use warpverbs_sim_bus::Access;
 
 /// How strong an access is (PTX ISA, "Operation Types": weak, and strong with a scope).
@@ -14,7 +14,7 @@ use warpverbs_sim_bus::Access;
 pub(super) struct Strength {
     pub(super) strong: bool,
     /// Its scope as the greatest distance that it includes.
-    pub(super) reach: usize,
+    pub(super) reach: u8,
 }
 
 impl Strength {
@@ -34,7 +34,7 @@ impl Strength {
             Order::Volatile | Order::Mmio => Self::SYSTEM,
             _ => Self {
                 strong: true,
-                reach: reach(access.scope),
+                reach: reach(access.scope) as u8,
             },
         }
     }
@@ -74,14 +74,16 @@ impl Side {
             return Some(Weakness::Weak);
         }
         let distance = agents.distance(self.place, other.place);
-        if self.strength.reach < distance || other.strength.reach < distance {
+        let least = self.strength.reach.min(other.strength.reach);
+        if usize::from(least) < distance {
             return Some(Weakness::Scope);
         }
         (self.mask != other.mask && !self.wide && !other.wide).then_some(Weakness::Overlap)
     }
 
-    pub(super) fn is_before(&self, clock: &Clock) -> bool {
-        clock.covers(self.slot, self.epoch)
+    #[inline]
+    pub(super) fn is_before(&self, known: Known<'_>) -> bool {
+        known.covers(self.slot, self.epoch)
     }
 
     pub(super) fn party(&self, agents: &Agents) -> Party {
@@ -92,7 +94,7 @@ impl Side {
         }
     }
 
-    fn does(&self) -> &'static str {
+    pub(super) fn does(&self) -> &'static str {
         match (self.purpose, self.writes) {
             (Purpose::Instruction, true) if self.strength.strong => "strong store",
             (Purpose::Instruction, true) => "weak store",
@@ -120,53 +122,66 @@ pub(super) struct Message {
     pub(super) live: u8,
     /// Bytes in their places of the cell; those that are not live are meaningless.
     pub(super) value: u64,
-    pub(super) releases: Releases,
+    pub(super) releases: Carried,
     /// The write half of an atomic: nothing comes between it and the message before it (PTX ISA, "Atomicity").
     pub(super) atomic: bool,
-    /// First epoch in which each slot read it; 0 if it did not.
-    pub(super) readers: Vec<u32>,
+    /// First epoch in which each slot read it, by slot; `None` until someone does who did not know it.
+    readers: Option<Box<Vec<(u32, u32)>>>,
 }
 
 impl Message {
+    pub(super) fn new(side: Side, at: u64, value: u64, releases: Carried, atomic: bool) -> Self {
+        Self {
+            side,
+            at,
+            live: side.mask,
+            value,
+            releases,
+            atomic,
+            readers: None,
+        }
+    }
+
     /// What a cell held before its history began: it happens before everything.
     pub(super) fn base(value: u64) -> Self {
-        Self {
-            side: Side {
-                slot: 0,
-                epoch: 0,
-                place: Place::Host,
-                strength: Strength::SYSTEM,
-                mask: 0xff,
-                wide: true,
-                purpose: Purpose::Copy,
-                site: 0,
-                writes: true,
-                non_coherent: false,
-            },
-            at: 0,
-            live: 0xff,
-            value,
-            releases: Releases::default(),
-            atomic: false,
-            readers: Vec::new(),
-        }
+        let side = Side {
+            slot: 0,
+            epoch: 0,
+            place: Place::Host,
+            strength: Strength::SYSTEM,
+            mask: 0xff,
+            wide: true,
+            purpose: Purpose::Copy,
+            site: 0,
+            writes: true,
+            non_coherent: false,
+        };
+        Self::new(side, 0, value, Carried::Nothing, false)
     }
 
     /// True if whoever has this clock may not read anything older: the write happens before it, or a read of it does (PTX
     /// ISA, "Causality": a morally strong read extends causality order from the write to what follows the read).
-    pub(super) fn is_known_to(&self, clock: &Clock) -> bool {
-        self.side.is_before(clock) || clock.covers_any(&self.readers)
+    pub(super) fn is_known_to(&self, known: Known<'_>) -> bool {
+        if self.side.is_before(known) {
+            return true;
+        }
+        let Some(readers) = &self.readers else {
+            return false;
+        };
+        // Mostly whoever asks has read it before.
+        let own = known
+            .own()
+            .map(|own| readers.binary_search_by_key(&own, |r| r.0));
+        matches!(own, Some(Ok(_)))
+            || readers
+                .iter()
+                .any(|(slot, epoch)| known.covers(*slot, *epoch))
     }
 
     pub(super) fn note_reader(&mut self, slot: u32, epoch: u32) {
-        let at = slot as usize;
-        if at >= self.readers.len() {
-            self.readers.resize(at + 1, 0);
-        }
-        if let Some(entry) = self.readers.get_mut(at)
-            && *entry == 0
-        {
-            *entry = epoch;
+        let readers = self.readers.get_or_insert_default();
+        if let Err(at) = readers.binary_search_by_key(&slot, |r| r.0) {
+            readers.insert(at, (slot, epoch));
         }
     }
 }

@@ -9,20 +9,23 @@
 //!
 //! - `clocks`: vector clocks and what releases carry;
 //! - `agents`: threads, queues of devices, the host; fences and scopes;
-//! - `message`, `cell`, `table`: histories, and where they are kept;
+//! - `message`, `few`, `cell`, `table`: histories, and where they are kept;
 //! - `race`: conflicts and what would have ordered them;
 //! - `doorbells`: MMIO stores under way;
 //! - `written`: initialised bytes;
-//! - `memory`: the accesses;
+//! - `memory`, `range`: the accesses, of one cell and of many; `judge`: what they may read, and what they conflict with;
 //! - `refuse`: instructions that cannot be judged.
 
 mod agents;
 mod cell;
 mod clocks;
 mod doorbells;
+mod few;
+mod judge;
 mod memory;
 mod message;
 mod race;
+mod range;
 mod refuse;
 mod table;
 mod written;

@@ -6,86 +6,143 @@
 //! PTX ISA, "Data Races": two overlapping operations conflict if at least one is a write; they race if neither happens
 //! before the other and they are not morally strong.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
-use warpverbs_sim_bus::{Actor, MemoryFinding, OrderFault, Party, Purpose};
+use warpverbs_sim_bus::{Actor, Fault, Memory, MemoryFinding, OrderFault, Party, Posted, Purpose};
 
 use super::agents::{Agents, Place};
 use super::message::{Side, Weakness};
+use crate::memory::FastMemory;
 
 /// Findings of different pairs of instructions that are kept.
 const KEPT: usize = 64;
 
+/// Two accesses that conflict.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Conflict {
+    pub(super) earlier: Side,
+    pub(super) later: Side,
+    pub(super) weakness: Weakness,
+    /// First byte that both touch.
+    pub(super) addr: u64,
+}
+
 /// What was found: one for each kind and pair of instructions.
 #[derive(Default)]
 pub(super) struct Findings {
-    seen: BTreeMap<Key, ()>,
+    seen: BTreeSet<(OrderFault, Option<Who>, Who)>,
     kept: Vec<MemoryFinding>,
+    /// Of how many pairs it is not said more than that there were so many.
+    left_out: u64,
 }
 
-type Key = (OrderFault, Option<(u8, u32)>, (u8, u32));
+/// Who and where, but for the number of the thread or queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Who {
+    Host,
+    Device(&'static str),
+    Instruction(u32),
+}
+
+impl Who {
+    fn of(side: &Side) -> Self {
+        match side.place {
+            Place::Host => Self::Host,
+            Place::Device => Self::Device(side.does()),
+            Place::Block(_) => Self::Instruction(side.site),
+        }
+    }
+}
 
 impl Findings {
-    /// Adds a finding if none of the same instructions was there; `object` names the address.
-    pub(super) fn add(&mut self, finding: MemoryFinding, object: impl FnOnce() -> String) {
-        let key = (
-            finding.kind,
-            finding.earlier.map(place_of),
-            place_of(finding.later),
-        );
-        if self.seen.len() >= KEPT || self.seen.insert(key, ()).is_some() {
-            return;
+    /// True if a finding is to be kept: it is the first of its kind and pair, and not too many are kept.
+    fn is_new(&mut self, kind: OrderFault, earlier: Option<Who>, later: Who) -> bool {
+        if !self.seen.insert((kind, earlier, later)) {
+            return false;
         }
-        self.kept.push(MemoryFinding {
-            object: object(),
-            ..finding
-        });
+        let new = self.seen.len() <= KEPT;
+        self.left_out += u64::from(!new);
+        new
+    }
+
+    /// Two accesses that conflict.
+    pub(super) fn add(
+        &mut self,
+        conflict: &Conflict,
+        learned: Option<Party>,
+        agents: &Agents,
+        flat: &FastMemory,
+    ) {
+        let Conflict { earlier, later, .. } = conflict;
+        let kind = kind(earlier, later, conflict.weakness);
+        if self.is_new(kind, Some(Who::of(earlier)), Who::of(later)) {
+            self.kept.push(MemoryFinding {
+                kind,
+                addr: conflict.addr,
+                object: flat.describe(conflict.addr),
+                earlier: Some(earlier.party(agents)),
+                later: later.party(agents),
+                learned,
+                missing: missing(kind, earlier, later, agents),
+            });
+        }
+    }
+
+    /// A device reads what nobody has written.
+    pub(super) fn uninitialised(
+        &mut self,
+        reader: &Side,
+        addr: u64,
+        agents: &Agents,
+        flat: &FastMemory,
+    ) {
+        let kind = OrderFault::Uninitialised;
+        if self.is_new(kind, None, Who::of(reader)) {
+            self.kept.push(MemoryFinding {
+                kind,
+                addr,
+                object: flat.describe(addr),
+                earlier: None,
+                later: reader.party(agents),
+                learned: None,
+                missing: "nobody has written these bytes (rule O1: every byte that a work request declares is written)"
+                    .into(),
+            });
+        }
+    }
+
+    /// A device refused an MMIO store when it arrived.
+    pub(super) fn refused(&mut self, posted: Posted, fault: &Fault) {
+        let kind = OrderFault::RefusedStore;
+        let does = "MMIO store";
+        if self.is_new(kind, None, Who::Device(does)) {
+            let actor = Actor::Device {
+                device: posted.device,
+                context: posted.context,
+            };
+            self.kept.push(MemoryFinding {
+                kind,
+                addr: fault.addr,
+                object: String::new(),
+                earlier: None,
+                later: Party {
+                    actor,
+                    site: 0,
+                    does,
+                },
+                learned: None,
+                missing: fault.to_string(),
+            });
+        }
     }
 
     pub(super) fn take(&mut self) -> Vec<MemoryFinding> {
         std::mem::take(&mut self.kept)
     }
-}
 
-/// Who and where, but for the number of the thread or queue.
-fn place_of(party: Party) -> (u8, u32) {
-    match party.actor {
-        Actor::Host => (0, 0),
-        Actor::Device { .. } => (1, party.does.len() as u32),
-        Actor::Thread { .. } => (2, party.site),
-    }
-}
-
-/// A finding of two accesses that conflict.
-pub(super) fn conflict(
-    earlier: &Side,
-    later: &Side,
-    weakness: Weakness,
-    addr: u64,
-    agents: &Agents,
-) -> MemoryFinding {
-    let kind = kind(earlier, later, weakness);
-    MemoryFinding {
-        kind,
-        addr,
-        object: String::new(),
-        earlier: Some(earlier.party(agents)),
-        later: later.party(agents),
-        learned: None,
-        missing: missing(kind, earlier, later, agents),
-    }
-}
-
-/// A device reads what nobody has written.
-pub(super) fn uninitialised(reader: &Side, addr: u64, agents: &Agents) -> MemoryFinding {
-    MemoryFinding {
-        kind: OrderFault::Uninitialised,
-        addr,
-        object: String::new(),
-        earlier: None,
-        later: reader.party(agents),
-        learned: None,
-        missing: "nobody has written these bytes (rule O1: every byte that a work request declares is written)".into(),
+    /// Pairs that were found and not kept.
+    pub(super) fn left_out(&self) -> u64 {
+        self.left_out
     }
 }
 

@@ -131,7 +131,7 @@ fn a_seed_replays_the_run_and_another_seed_is_another_run() {
             (
                 rig.gpu.schedule_fingerprint(),
                 words,
-                rig.gpu.counters(rig.stream),
+                rig.gpu.counters(rig.event),
                 rig.gpu.now_ns(),
             )
         };

@@ -29,19 +29,50 @@ fn kernels_of_two_streams_run_at_once_and_may_wait_for_each_other() {
     rig.gpu
         .launch(wait, threads(2), rig.stream, &params(a, b))
         .unwrap();
+    rig.gpu.record_event(rig.event, rig.stream).unwrap();
     rig.gpu.advance(5_000).unwrap();
     assert_eq!(rig.gpu.stream_done(rig.stream), Ok(false));
-    assert_eq!(rig.gpu.counters(rig.stream), None);
+    assert_eq!(rig.gpu.counters(rig.event), None);
+    let signalled = rig.gpu.create_event().unwrap();
     rig.gpu
         .launch(signal, threads(1), other, &params(a, b))
         .unwrap();
+    rig.gpu.record_event(signalled, other).unwrap();
     rig.finish().unwrap();
     assert_eq!(rig.read_u64(b), 2);
     assert_eq!(
         (rig.gpu.stream_done(rig.stream), rig.gpu.stream_done(other)),
         (Ok(true), Ok(true))
     );
-    assert_eq!(rig.gpu.counters(other).unwrap().phases[0].stores, 1);
+    assert_eq!(rig.gpu.counters(signalled).unwrap().phases[0].stores, 1);
+}
+
+#[test]
+fn an_event_has_the_counters_of_the_launch_before_it() {
+    let mut rig = Rig::new(config(1, Scheduler::Independent));
+    let (one, b) = (rig.alloc(8, "one"), rig.alloc(8, "b"));
+    let module = rig.load(&kernel(MIX)).unwrap();
+    let k = rig.gpu.kernel(module, "k").unwrap();
+    let none = rig.gpu.create_event().unwrap();
+    rig.gpu.record_event(none, rig.stream).unwrap();
+    // So many threads each: so many stores.
+    let events: Vec<_> = [3, 1, 2]
+        .map(|count| {
+            rig.gpu
+                .launch(k, threads(count), rig.stream, &params(one, b))
+                .unwrap();
+            let event = rig.gpu.create_event().unwrap();
+            rig.gpu.record_event(event, rig.stream).unwrap();
+            event
+        })
+        .to_vec();
+    rig.finish().unwrap();
+    let stores = |event| Some(rig.gpu.counters(event)?.phases[0].stores);
+    assert_eq!(stores(none), None);
+    assert_eq!(
+        events.into_iter().map(stores).collect::<Vec<_>>(),
+        [Some(3), Some(1), Some(2)]
+    );
 }
 
 #[test]

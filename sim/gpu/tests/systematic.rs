@@ -12,7 +12,13 @@ fn run(config: &GpuConfig, body: &str) -> Result<([u64; 4], Vec<String>), String
     let bus = warpverbs_sim_bus::Bus::new(memory_of(config));
     let mut gpu = GpuModel::new(config.clone(), bus.clone());
     let stream = gpu.create_stream().unwrap();
-    let mut rig = Rig { bus, gpu, stream };
+    let event = gpu.create_event().unwrap();
+    let mut rig = Rig {
+        bus,
+        gpu,
+        stream,
+        event,
+    };
     let (input, output) = (rig.alloc(256, "in"), rig.alloc(256, "out"));
     rig.run(&kernel(body), grid(2, 1), &[input, output])
         .map_err(|error| error.to_string())?;

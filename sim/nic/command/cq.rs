@@ -6,7 +6,6 @@ use warpverbs_wire::prm::{create_cq, destroy_cq, query_cq};
 use super::require;
 use crate::config::NicConfig;
 use crate::cq::{CQE_BYTES, Cq};
-use crate::events::Arming;
 use crate::model::NicModel;
 use crate::objects::{ObjectId, ObjectKind};
 use crate::qp::DBR_BYTES;
@@ -23,6 +22,10 @@ pub(super) fn create(
     require(
         cqc.log_cq_size <= model.config().log_max_cq_depth(),
         Check::CqSize,
+    )?;
+    require(
+        cqc.cq_period == 0 && cqc.cq_max_count == 0,
+        Check::CqModeration,
     )?;
     require(model.objects.uars.get(cqc.uar_page).is_some(), Check::CqUar)?;
     require(NicConfig::is_event_queue(cqc.c_eqn), Check::CqEqn)?;
@@ -58,21 +61,7 @@ pub(super) fn create(
         ObjectId::new(ObjectKind::Umem, cqc.dbr_umem_id),
     ];
     let first = model.config().first_index;
-    let cq = Cq {
-        uid,
-        log_size: cqc.log_cq_size,
-        collapsed: cqc.cc,
-        overrun_ignore: cqc.oi,
-        ring,
-        dbr,
-        uses: uses.clone(),
-        producer: first,
-        consumer: first,
-        overflowed: false,
-        arming: Arming::default(),
-        stuck: false,
-        context: cqc,
-    };
+    let cq = Cq::new(uid, cqc, ring, dbr, uses.clone(), first);
     let cqn = model
         .objects
         .cqs
@@ -99,11 +88,7 @@ pub(super) fn query(
     let cq = find(model, uid, request.cqn)?;
     Ok(query_cq::Out {
         cq_context: Cqc {
-            status: if cq.overflowed {
-                CqStatus::Overflow
-            } else {
-                CqStatus::Ok
-            },
+            status: cq.failed.unwrap_or(CqStatus::Ok),
             consumer_counter: (cq.consumer & 0xff_ffff) as u32,
             producer_counter: (cq.producer & 0xff_ffff) as u32,
             ..cq.context
@@ -118,11 +103,15 @@ pub(super) fn destroy(
     request: destroy_cq::In,
 ) -> Result<destroy_cq::Out, Check> {
     find(model, uid, request.cqn)?;
-    let cq = model
+    let mut cq = model
         .objects
         .cqs
         .remove(request.cqn)
         .map_err(|_| Check::CqBusy)?;
     model.objects.release(&cq.uses);
+    // What waits for it finds that it is gone.
+    for qpn in cq.take_waiting() {
+        model.release_wait(qpn);
+    }
     Ok(destroy_cq::Out::default())
 }

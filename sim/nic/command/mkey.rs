@@ -32,7 +32,7 @@ pub(super) fn create(
         Check::MkeyAddress,
     )?;
     require(mkc.lw || !(mkc.rw || mkc.a), Check::MkeyRights)?;
-    require(model.objects.pds.get(mkc.pd).is_some(), Check::MkeyPd)?;
+    require(model.objects.pds.get(mkc.pd) == Some(&uid), Check::MkeyPd)?;
     require(request.mkey_umem_valid, Check::MkeyNoUmem)?;
     let umem = model
         .objects

@@ -3,7 +3,7 @@
 use warpverbs_wire::prm::qpc::{Qpc, RqType, SendDbrMode, ServiceType, TimestampFormat};
 use warpverbs_wire::prm::{create_qp, destroy_qp, query_qp};
 
-use super::require;
+use super::{Input, copy, require};
 use crate::model::NicModel;
 use crate::objects::{ObjectId, ObjectKind};
 use crate::qp::{DBR_BYTES, Qp, QpMemory, WQEBB_BYTES};
@@ -46,7 +46,19 @@ pub(super) fn create(
         qpc.log_sq_size <= model.config().log_max_sq_depth(),
         Check::QpSqSize,
     )?;
-    require(model.objects.pds.get(qpc.pd).is_some(), Check::QpPd)?;
+    require(
+        qpc.rq_type != RqType::Regular || qpc.log_rq_size <= model.config().log_max_sq_depth(),
+        Check::QpRqSize,
+    )?;
+    require(
+        !qpc.cd_slave_send && !qpc.cd_slave_receive,
+        Check::QpTriggered,
+    )?;
+    require(
+        !qpc.cd_master || model.config().core_direct,
+        Check::QpCoreDirect,
+    )?;
+    require(model.objects.pds.get(qpc.pd) == Some(&uid), Check::QpPd)?;
     require(owns_cq(model, uid, qpc.cqn_snd), Check::QpSendCq)?;
     // A queue of length zero completes nothing; firmware still wants a CQ there (rdma-core always names one): assumed.
     require(owns_cq(model, uid, qpc.cqn_rcv), Check::QpReceiveCq)?;
@@ -141,11 +153,38 @@ pub(super) fn find_mut(model: &mut NicModel, uid: u16, qpn: u32) -> Result<&mut 
 /// record's in ERR; `hw_sq_wqebb_counter` is the consumer.
 pub(super) fn query(
     model: &mut NicModel,
-    uid: u16,
-    request: query_qp::In,
-) -> Result<query_qp::Out, Check> {
-    let qp = find(model, uid, request.qpn)?;
-    Ok(query_qp::Out {
+    input: &Input<'_>,
+    output: &mut [u8],
+) -> Result<(), Check> {
+    let request = parse!(input, query_qp)?;
+    // The extension follows the answer.
+    let len = if request.qpc_ext {
+        query_qp::EXTENSION_OFFSET + query_qp::Extension::LEN
+    } else {
+        query_qp::Out::LEN
+    };
+    require(output.len() >= len, Check::OutputLength)?;
+    let qp = find(model, input.request.uid, request.qpn)?;
+    copy(&answer(qp).emit(), output);
+    if request.qpc_ext {
+        let error = qp.last_error.map(|error| query_qp::ErrorSyndrome {
+            vendor_syndrome: error.vendor,
+            syndrome: error.syndrome,
+            ..query_qp::ErrorSyndrome::default()
+        });
+        let extension = query_qp::Extension {
+            error_syndrome: error.unwrap_or_default(),
+        };
+        let room = output
+            .get_mut(query_qp::EXTENSION_OFFSET..)
+            .unwrap_or_default();
+        copy(&extension.emit(), room);
+    }
+    Ok(())
+}
+
+fn answer(qp: &Qp) -> query_qp::Out {
+    query_qp::Out {
         qpc: Qpc {
             state: qp.state,
             next_send_psn: qp.send_psn().get(),
@@ -165,10 +204,10 @@ pub(super) fn query(
             ..qp.context
         },
         ..Default::default()
-    })
+    }
 }
 
-/// Allowed in every state (IBA 10.2.4): outstanding work is dropped without completion.
+/// Allowed in every state (IBA 10.2): outstanding work is dropped without completion.
 pub(super) fn destroy(
     model: &mut NicModel,
     uid: u16,

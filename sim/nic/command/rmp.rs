@@ -32,7 +32,7 @@ pub(super) fn create(
             && LOG_STRIDES.contains(&wq.log_wq_stride),
         Check::RmpSize,
     )?;
-    require(model.objects.pds.get(wq.pd).is_some(), Check::RmpPd)?;
+    require(model.objects.pds.get(wq.pd) == Some(&uid), Check::RmpPd)?;
     require(wq.wq_umem_valid && wq.dbr_umem_valid, Check::RmpNoUmem)?;
     let umems = &model.objects.umems;
     let umem = umems.get(wq.wq_umem_id).ok_or(Check::RmpUmem)?;
@@ -48,6 +48,7 @@ pub(super) fn create(
         .at(wq.dbr_addr, DBR_BYTES)
         .filter(|dbr| dbr % DBR_BYTES == 0)
         .ok_or(Check::RmpDbr)?;
+    let first = model.config().first_index;
     let uses = vec![
         ObjectId::new(ObjectKind::Pd, wq.pd),
         ObjectId::new(ObjectKind::Umem, wq.wq_umem_id),
@@ -63,8 +64,8 @@ pub(super) fn create(
             dbr,
             stride: 1 << wq.log_wq_stride,
             depth: 1 << wq.log_wq_sz,
-            consumer: 0,
-            producer: 0,
+            consumer: first,
+            producer: first,
             dbr_due: false,
         },
         limit: wq.lwm,

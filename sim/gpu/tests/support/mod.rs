@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use warpverbs_sim_bus::{Access, Bus, Space};
 use warpverbs_sim_gpu::{
-    FastMemory, GpuConfig, GpuError, GpuModel, LaunchCounters, LaunchShape, LoadError, ModuleId,
-    RunReport, Scheduler, StreamId,
+    EventId, FastMemory, GpuConfig, GpuError, GpuModel, LaunchCounters, LaunchShape, LoadError,
+    ModuleId, RunReport, Scheduler, StreamId,
 };
 
 /// The head of every module.
@@ -31,6 +31,8 @@ pub struct Rig {
     pub bus: Arc<Bus>,
     pub gpu: GpuModel,
     pub stream: StreamId,
+    /// Behind the last launch.
+    pub event: EventId,
 }
 
 pub fn config(seed: u64, scheduler: Scheduler) -> GpuConfig {
@@ -61,7 +63,13 @@ impl Rig {
         let bus = Bus::new(Box::new(FastMemory::new()));
         let mut gpu = GpuModel::new(config, bus.clone());
         let stream = gpu.create_stream().unwrap();
-        Self { bus, gpu, stream }
+        let event = gpu.create_event().unwrap();
+        Self {
+            bus,
+            gpu,
+            stream,
+            event,
+        }
     }
 
     pub fn load(&mut self, ptx: &str) -> Result<ModuleId, LoadError> {
@@ -98,13 +106,14 @@ impl Rig {
     pub fn launch(&mut self, ptx: &str, shape: LaunchShape, params: &[u8]) -> Result<(), GpuError> {
         let module = self.load(ptx).unwrap_or_else(|e| panic!("{e}"));
         let k = self.gpu.kernel(module, "k").expect("kernel `k`");
-        self.gpu.launch(k, shape, self.stream, params)
+        self.gpu.launch(k, shape, self.stream, params)?;
+        self.gpu.record_event(self.event, self.stream)
     }
 
     /// Runs until nothing is left to do.
     pub fn finish(&mut self) -> Result<LaunchCounters, GpuError> {
         while !self.gpu.advance(10_000)?.idle {}
-        Ok(self.gpu.counters(self.stream).unwrap_or_default())
+        Ok(self.gpu.counters(self.event).unwrap_or_default())
     }
 
     /// Launches and runs to the end.

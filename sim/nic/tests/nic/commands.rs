@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use warpverbs_sim_nic::{Check, DmaRange, InjectedFault, NicConfig, access};
+use warpverbs_sim_nic::{Check, DmaRange, InjectedFault, LinkLayer, NicConfig, UarKind, access};
+use warpverbs_wire::prm::ads::Ads;
 use warpverbs_wire::prm::cqc::{CqStatus, CqeSize};
 use warpverbs_wire::prm::hca_cap::{AtomicCaps, GeneralCaps, GeneralCaps2, PortType, RoceCaps};
 use warpverbs_wire::prm::header::Reply;
@@ -12,11 +13,17 @@ use warpverbs_wire::prm::qpc::{
 };
 use warpverbs_wire::prm::query_hca_cap::{self, Query};
 use warpverbs_wire::prm::rmpc::{RmpState, WqType};
+use warpverbs_wire::prm::roce_address::{L3Type, RoceAddress, RoceVersion};
 use warpverbs_wire::prm::{
-    Command, Status, create_cq, create_mkey, create_qp, create_rmp, destroy_cq, destroy_mkey,
-    destroy_qp, destroy_rmp, init2rtr_qp, modify_rmp, query_cq, query_qp, query_rmp,
-    query_special_contexts, rst2init_qp, rtr2rts_qp,
+    Command, Status, alloc_pd, alloc_q_counter, alloc_transport_domain, alloc_uar, create_cq,
+    create_mkey, create_qp, create_rmp, dealloc_pd, dealloc_q_counter, dealloc_transport_domain,
+    dealloc_uar, destroy_cq, destroy_mkey, destroy_qp, destroy_rmp, init2init_qp, init2rtr_qp,
+    modify_rmp, query_cq, query_hca_vport_context, query_hca_vport_gid, query_hca_vport_pkey,
+    query_nic_vport_context, query_q_counter, query_qp, query_rmp, query_roce_address,
+    query_special_contexts, query_vport_state, rst2init_qp, rtr2rts_qp, rts2rts_qp,
+    set_roce_address, sqerr2rts_qp,
 };
+use warpverbs_wire::roce::address::gid_of_ipv4;
 use warpverbs_wire::wqe::{Opcode, SIGNALLED};
 
 use crate::rig::{ALL_RIGHTS, PAGE_4K, Rig, pattern};
@@ -137,6 +144,68 @@ fn exhaust<C: Command>(rig: &Rig, request: C) -> Mailbox {
     mailbox(request)
 }
 
+fn opcode(opcode: u16) -> Mailbox {
+    let mut input = vec![0; 64];
+    input[..2].copy_from_slice(&opcode.to_be_bytes());
+    (input, 64)
+}
+
+fn rts2rts(rig: &Rig, change: impl FnOnce(&mut rts2rts_qp::In)) -> Mailbox {
+    let qpn = fresh_qp(rig);
+    rig.to_rts(qpn, qpn);
+    let mut request = rts2rts_qp::In {
+        qpn,
+        ..Default::default()
+    };
+    change(&mut request);
+    mailbox(request)
+}
+
+/// A PD of another uid.
+fn foreign_pd(rig: &Rig) -> u32 {
+    let (input, output) = with_uid(mailbox(alloc_pd::In {}));
+    let mut output = vec![0; output];
+    rig.nic().command(&input, &mut output).unwrap();
+    alloc_pd::Out::parse(&output).unwrap().pd
+}
+
+/// A counter set of another uid.
+fn foreign_set(rig: &Rig) -> u8 {
+    let (input, output) = with_uid(mailbox(alloc_q_counter::In {}));
+    let mut output = vec![0; output];
+    rig.nic().command(&input, &mut output).unwrap();
+    alloc_q_counter::Out::parse(&output).unwrap().counter_set_id
+}
+
+/// INIT2RTR with a path that begins as zeroes, as InfiniBand's do.
+fn ib_path(rig: &Rig, change: impl FnOnce(&mut Ads)) -> Mailbox {
+    let qpn = fresh_qp(rig);
+    rig.command(rig.rst2init(qpn)).unwrap();
+    let mut request = init2rtr_qp::In {
+        qpn,
+        ..init2rtr_qp::In::default()
+    };
+    (request.qpc.mtu, request.qpc.log_msg_max) = (Mtu::Bytes256, 20);
+    change(&mut request.qpc.primary_address_path);
+    mailbox(request)
+}
+
+fn roce(change: impl FnOnce(&mut set_roce_address::In)) -> Mailbox {
+    let mut request = set_roce_address::In {
+        roce_address_index: 5,
+        vhca_port_num: 1,
+        address: RoceAddress {
+            gid: gid_of_ipv4([10, 1, 2, 3]),
+            mac: [2, 0, 0, 0, 0, 9],
+            l3_type: L3Type::Ipv4,
+            version: RoceVersion::V2,
+            ..RoceAddress::default()
+        },
+    };
+    change(&mut request);
+    mailbox(request)
+}
+
 type Case = (Check, fn(&Rig) -> Mailbox);
 
 /// One mailbox for each check.
@@ -146,6 +215,14 @@ const CASES: &[Case] = &[
             opcode: create_qp::In::OPCODE,
             status: Check::Planted.status().code(),
             syndrome: Check::Planted.syndrome(),
+            times: 1,
+        });
+        qp(rig, |_| {})
+    }),
+    (Check::NoAnswer, |rig| {
+        rig.nic().inject(InjectedFault::NoAnswer {
+            opcode: create_qp::In::OPCODE,
+            executed: false,
             times: 1,
         });
         qp(rig, |_| {})
@@ -339,7 +416,10 @@ const CASES: &[Case] = &[
     (Check::QpSendCq, |rig| {
         qp(rig, |r| r.qpc.cqn_snd = NO_OBJECT)
     }),
-    (Check::QpSendCq, |rig| with_uid(qp(rig, |_| {}))),
+    (Check::QpSendCq, |rig| {
+        let pd = foreign_pd(rig);
+        with_uid(qp(rig, |r| r.qpc.pd = pd))
+    }),
     (Check::QpReceiveCq, |rig| {
         qp(rig, |r| r.qpc.cqn_rcv = NO_OBJECT)
     }),
@@ -409,7 +489,7 @@ const CASES: &[Case] = &[
     }),
     (Check::RtsState, |rig| mailbox(rig.rtr2rts(fresh_qp(rig)))),
     (Check::OptParam, |rig| {
-        rst2init(rig, |r| r.opt_param_mask = OptParam::RWE)
+        rst2init(rig, |r| r.opt_param_mask = OptParam::RETRY_COUNT)
     }),
     (Check::OptParam, |rig| {
         init2rtr(rig, |r| r.opt_param_mask = OptParam::RETRY_COUNT)
@@ -514,43 +594,346 @@ const CASES: &[Case] = &[
             mkey_index: NO_OBJECT,
         })
     }),
+    (Check::NoModifyCq, |_| opcode(0x403)),
+    (Check::NoSrq, |_| opcode(0x700)),
+    (Check::NoSrq, |_| opcode(0x705)),
+    (Check::NoDct, |_| opcode(0x710)),
+    (Check::NoDct, |_| opcode(0x714)),
+    (Check::QpService, |rig| {
+        qp(rig, |r| r.qpc.st = ServiceType::Dci)
+    }),
+    (Check::CqModeration, |rig| {
+        cq(rig, |r| r.cq_context.cq_period = 1)
+    }),
+    (Check::CqModeration, |rig| {
+        cq(rig, |r| r.cq_context.cq_max_count = 1)
+    }),
+    (Check::QpRqSize, |rig| {
+        qp(rig, |r| {
+            (r.qpc.rq_type, r.qpc.log_rq_size) = (RqType::Regular, 15)
+        })
+    }),
+    (Check::QpTriggered, |rig| {
+        qp(rig, |r| r.qpc.cd_slave_send = true)
+    }),
+    (Check::QpTriggered, |rig| {
+        qp(rig, |r| r.qpc.cd_slave_receive = true)
+    }),
+    // The rig for these has no core-direct.
+    (Check::QpCoreDirect, |rig| {
+        qp(rig, |r| r.qpc.cd_master = true)
+    }),
+    (Check::QpPd, |rig| with_uid(qp(rig, |_| {}))),
+    (Check::MkeyPd, |rig| with_uid(mkey(rig, |_| {}))),
+    (Check::RmpPd, |rig| with_uid(rmp(rig, |_| {}))),
+    (Check::OptParam, |rig| {
+        let qpn = fresh_qp(rig);
+        rig.command(rig.rst2init(qpn)).unwrap();
+        mailbox(init2init_qp::In {
+            qpn,
+            opt_param_mask: OptParam::RNR_TIMEOUT,
+            ..Default::default()
+        })
+    }),
+    (Check::OptParam, |rig| {
+        rts2rts(rig, |r| r.opt_param_mask = OptParam::PKEY_INDEX)
+    }),
+    (Check::AlternatePath, |rig| {
+        init2rtr(rig, |r| r.opt_param_mask = OptParam::ALT_ADDR_PATH)
+    }),
+    (Check::AlternatePath, |rig| {
+        rtr2rts(rig, |r| r.opt_param_mask = OptParam::ALT_ADDR_PATH)
+    }),
+    (Check::LagAffinity, |rig| {
+        init2rtr(rig, |r| {
+            (r.opt_param_mask, r.qpc.lag_tx_port_affinity) = (OptParam::LAG_TX_AFF, 1)
+        })
+    }),
+    (Check::Init2InitState, |rig| {
+        mailbox(init2init_qp::In {
+            qpn: fresh_qp(rig),
+            ..Default::default()
+        })
+    }),
+    (Check::Rts2RtsState, |rig| {
+        mailbox(rts2rts_qp::In {
+            qpn: fresh_qp(rig),
+            ..Default::default()
+        })
+    }),
+    (Check::SqErrState, |rig| {
+        let qpn = fresh_qp(rig);
+        rig.to_rts(qpn, qpn);
+        mailbox(sqerr2rts_qp::In {
+            qpn,
+            ..Default::default()
+        })
+    }),
+    (Check::CounterSet, |rig| {
+        rst2init(rig, |r| r.qpc.counter_set_id = 9)
+    }),
+    (Check::CounterSet, |rig| {
+        let set = foreign_set(rig);
+        rts2rts(rig, |r| {
+            (r.opt_param_mask, r.qpc.counter_set_id) = (OptParam::COUNTER_SET_ID, set)
+        })
+    }),
+    (Check::StaticRate, |rig| {
+        init2rtr(rig, |r| r.qpc.primary_address_path.stat_rate = 5)
+    }),
+    (Check::SourcePort, |rig| {
+        init2rtr(rig, |r| r.qpc.primary_address_path.udp_sport = 0xbfff)
+    }),
+    (Check::NoWire, |rig| {
+        init2rtr(rig, |r| {
+            let path = &mut r.qpc.primary_address_path;
+            // Entry 2 is RoCE v1, and the address another NIC's.
+            (path.src_addr_index, path.rmac[5]) = (2, 0x77);
+        })
+    }),
+    (Check::PdNotFound, |_| {
+        mailbox(dealloc_pd::In { pd: NO_OBJECT })
+    }),
+    (Check::PdUid, |rig| {
+        with_uid(mailbox(dealloc_pd::In { pd: rig.pd }))
+    }),
+    (Check::PdBusy, |rig| {
+        fresh_qp(rig);
+        mailbox(dealloc_pd::In { pd: rig.pd })
+    }),
+    (Check::PdExhausted, |rig| {
+        rig.nic().dealloc_pd(rig.pd).unwrap();
+        exhaust(rig, alloc_pd::In {})
+    }),
+    (Check::TdNotFound, |_| {
+        mailbox(dealloc_transport_domain::In {
+            transport_domain: NO_OBJECT,
+        })
+    }),
+    (Check::TdUid, |rig| {
+        let transport_domain = rig
+            .command(alloc_transport_domain::In {})
+            .unwrap()
+            .transport_domain;
+        with_uid(mailbox(dealloc_transport_domain::In { transport_domain }))
+    }),
+    (Check::TdExhausted, |rig| {
+        exhaust(rig, alloc_transport_domain::In {})
+    }),
+    (Check::UarNotFound, |_| {
+        mailbox(dealloc_uar::In { uar: NO_OBJECT })
+    }),
+    (Check::UarBusy, |rig| {
+        fresh_qp(rig);
+        mailbox(dealloc_uar::In { uar: rig.uar })
+    }),
+    (Check::UarExhausted, |rig| {
+        while rig.nic().alloc_uar(UarKind::NonCached).is_ok() {}
+        mailbox(alloc_uar::In {})
+    }),
+    (Check::CounterNotFound, |_| {
+        mailbox(dealloc_q_counter::In { counter_set_id: 0 })
+    }),
+    (Check::CounterUid, |rig| {
+        let counter_set_id = foreign_set(rig);
+        mailbox(query_q_counter::In {
+            counter_set_id,
+            ..Default::default()
+        })
+    }),
+    (Check::CounterBusy, |rig| {
+        let counter_set_id = rig.command(alloc_q_counter::In {}).unwrap().counter_set_id;
+        let (input, output) = rst2init(rig, |r| r.qpc.counter_set_id = counter_set_id);
+        rig.nic().command(&input, &mut vec![0; output]).unwrap();
+        mailbox(dealloc_q_counter::In { counter_set_id })
+    }),
+    (Check::CounterExhausted, |rig| {
+        exhaust(rig, alloc_q_counter::In {})
+    }),
+    (Check::CounterVport, |rig| {
+        let counter_set_id = rig.command(alloc_q_counter::In {}).unwrap().counter_set_id;
+        mailbox(query_q_counter::In {
+            counter_set_id,
+            aggregate: true,
+            ..Default::default()
+        })
+    }),
+    (Check::VportOther, |_| {
+        mailbox(query_vport_state::In {
+            other_vport: true,
+            ..Default::default()
+        })
+    }),
+    (Check::VportOther, |_| {
+        mailbox(query_nic_vport_context::In {
+            vport_number: 3,
+            ..Default::default()
+        })
+    }),
+    (Check::VportPort, |_| {
+        mailbox(query_hca_vport_context::In {
+            port_num: 2,
+            ..Default::default()
+        })
+    }),
+    (Check::VportLinkLayer, |_| {
+        mailbox(query_hca_vport_gid::In::default())
+    }),
+    (Check::VportList, |_| {
+        mailbox(query_nic_vport_context::In {
+            allowed_list_type: 1,
+            ..Default::default()
+        })
+    }),
+    (Check::RocePrivileged, |_| with_uid(roce(|_| {}))),
+    (Check::RocePort, |_| roce(|r| r.vhca_port_num = 2)),
+    (Check::RocePort, |_| {
+        mailbox(query_roce_address::In {
+            vhca_port_num: 2,
+            ..Default::default()
+        })
+    }),
+    (Check::RoceIndex, |_| roce(|r| r.roce_address_index = 16)),
+    (Check::RoceIndex, |_| {
+        mailbox(query_roce_address::In {
+            roce_address_index: 16,
+            ..Default::default()
+        })
+    }),
+    (Check::RoceVlan, |_| roce(|r| r.address.vlan_valid = true)),
+    (Check::RoceVersion, |_| {
+        roce(|r| r.address.version = RoceVersion::Unknown(1))
+    }),
+    (Check::RoceL3Type, |_| {
+        roce(|r| r.address.l3_type = L3Type::Ipv6)
+    }),
+    (Check::OutputLength, |rig| {
+        // The extension makes the answer longer.
+        let qpn = fresh_qp(rig);
+        (
+            mailbox(query_qp::Extended { qpn }).0,
+            query_qp::EXTENSION_OFFSET,
+        )
+    }),
     (Check::MkeyUid, |rig| {
         let mkey_index = rig.command(mkey_request(rig)).unwrap().mkey_index;
         with_uid(mailbox(destroy_mkey::In { mkey_index }))
     }),
 ];
 
+/// As `CASES`, on an InfiniBand port that demands a GRH, or not.
+const INFINIBAND_CASES: &[(bool, Case)] = &[
+    (
+        true,
+        (Check::GrhRequired, |rig| ib_path(rig, |path| path.rlid = 1)),
+    ),
+    (
+        false,
+        (Check::NoWire, |rig| ib_path(rig, |path| path.rlid = 2)),
+    ),
+    (
+        true,
+        (Check::NoWire, |rig| {
+            ib_path(rig, |path| (path.grh, path.rgid_rip) = (true, [7; 16]))
+        }),
+    ),
+    (
+        false,
+        (Check::VportPort, |_| {
+            mailbox(query_hca_vport_context::In {
+                port_num: 2,
+                ..Default::default()
+            })
+        }),
+    ),
+    (
+        false,
+        (Check::VportLinkLayer, |_| {
+            mailbox(query_nic_vport_context::In::default())
+        }),
+    ),
+    (
+        false,
+        (Check::VportLinkLayer, |_| {
+            mailbox(query_roce_address::In::default())
+        }),
+    ),
+    (false, (Check::VportLinkLayer, |_| roce(|_| {}))),
+    (
+        false,
+        (Check::VportGid, |_| {
+            mailbox(query_hca_vport_gid::In {
+                gid_index: 16,
+                ..Default::default()
+            })
+        }),
+    ),
+    (
+        false,
+        (Check::VportPkey, |_| {
+            mailbox(query_hca_vport_pkey::In {
+                pkey_index: 128,
+                ..Default::default()
+            })
+        }),
+    ),
+];
+
 #[test]
 fn every_check_refuses_with_its_own_syndrome_and_changes_nothing() {
-    for (case, (check, make)) in CASES.iter().enumerate() {
-        // A small NIC makes the checks of its limits reachable.
-        let rig = Rig::with(NicConfig {
-            log_max_sq_depth: 14,
-            log_max_objects: 2,
-            ..NicConfig::default()
-        });
-        let (input, output) = make(&rig);
-        let before = rig.nic().live_objects();
-        let mut output = vec![0xaa; output];
-        let result = rig.nic().command(&input, &mut output);
-        let error = result.expect_err(check.text());
-        assert_eq!(error.check, *check, "case {case}: {error}");
-        let reply = Reply::parse(&output).unwrap();
-        assert_eq!(
-            (reply.status, reply.syndrome),
-            (check.status(), check.syndrome()),
-            "case {case}"
-        );
-        assert!(output[8..].iter().all(|byte| *byte == 0), "case {case}");
-        assert_eq!(rig.nic().live_objects(), before, "case {case}");
-        assert_eq!(rig.nic().stats().refused_commands, 1, "case {case}");
+    // A small NIC makes the checks of its limits reachable.
+    let small = NicConfig {
+        log_max_sq_depth: 14,
+        log_max_objects: 2,
+        core_direct: false,
+        ..NicConfig::default()
+    };
+    for (at, case) in CASES.iter().enumerate() {
+        refuses(&Rig::with(small.clone()), case, &format!("case {at}"));
     }
-    let reached: BTreeSet<Check> = CASES.iter().map(|(check, _)| *check).collect();
+    for (at, (grh_required, case)) in INFINIBAND_CASES.iter().enumerate() {
+        let config = NicConfig {
+            link_layer: LinkLayer::InfiniBand,
+            grh_required: *grh_required,
+            ..NicConfig::default()
+        };
+        refuses(
+            &Rig::with(config),
+            case,
+            &format!("case {at} of InfiniBand"),
+        );
+    }
+    let others = INFINIBAND_CASES.iter().map(|(_, case)| case);
+    let reached: BTreeSet<Check> = CASES
+        .iter()
+        .chain(others)
+        .map(|(check, _)| *check)
+        .collect();
     let missing: Vec<_> = Check::ALL
         .iter()
         .filter(|check| !reached.contains(check))
         .collect();
     assert!(missing.is_empty(), "no case for {missing:?}");
+}
+
+fn refuses(rig: &Rig, (check, make): &Case, case: &str) {
+    let (input, output) = make(rig);
+    let before = rig.nic().live_objects();
+    let refused = rig.nic().stats().refused_commands;
+    let mut output = vec![0xaa; output];
+    let result = rig.nic().command(&input, &mut output);
+    let error = result.expect_err(check.text());
+    assert_eq!(error.check, *check, "{case}: {error}");
+    let reply = Reply::parse(&output).unwrap();
+    let told = match check {
+        // Nothing was written.
+        Check::NoAnswer => (Status::Ok, 0),
+        check => (check.status(), check.syndrome()),
+    };
+    assert_eq!((reply.status, reply.syndrome), told, "{case}");
+    assert!(output[8..].iter().all(|byte| *byte == 0), "{case}");
+    assert_eq!(rig.nic().live_objects(), before, "{case}");
+    assert_eq!(rig.nic().stats().refused_commands, refused + 1, "{case}");
 }
 
 #[test]
@@ -607,6 +990,22 @@ fn capabilities_say_what_the_checks_enforce() {
             ..AtomicCaps::default()
         }
     );
+    // What is refused is not offered, and what is offered is there.
+    assert!(
+        !(caps.dct || caps.xrc || caps.ud || caps.uc || caps.apm || caps.cq_resize)
+            && !(caps.cq_moderation || caps.cqe_compression || caps.cqe_compression_128)
+            && !(caps.lag_tx_port_affinity || caps.sctr_data_cqe || caps.data_direct)
+    );
+    assert_eq!(caps.stat_rate_support, 0);
+    assert!(caps.cd && caps.qpc_extension && caps.qp_error_syndrome);
+    let sets = (0..).take_while(|_| rig.command(alloc_q_counter::In {}).is_ok());
+    assert_eq!(sets.count(), usize::from(caps.max_qp_cnt));
+    let rig = Rig::with(NicConfig {
+        core_direct: false,
+        ..NicConfig::default()
+    });
+    assert!(!rig.command(Query::<GeneralCaps>::new()).unwrap().cd);
+    let rig = Rig::new();
     // The largest values are those in effect.
     let (input, output) = with_op_mod(mailbox(Query::<GeneralCaps>::new()), 0);
     let mut output = vec![0; output];

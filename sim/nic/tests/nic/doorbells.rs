@@ -354,3 +354,109 @@ fn without_a_record_the_doorbell_at_its_own_register_is_all_in_every_state() {
     assert_eq!(rig.nic().stats().dbr_reads, 0);
     rig.assert_no_findings();
 }
+
+/// A page that several QPs share: each overwrites the register that another has just written, as with libmlx5's one page a
+/// context.
+#[test]
+fn qps_that_share_a_register_lose_nothing_to_each_other() {
+    let rig = Rig::new();
+    let cqs = [rig.cq(6), rig.cq(6), rig.cq(6)];
+    let mut qps: Vec<TestQp> = cqs.iter().map(|cq| rig.pair(cq, 5).0).collect();
+    // Doorbells of all, with no step of the NIC between.
+    for _ in 0..4 {
+        for qp in &mut qps {
+            qp.nop(&rig);
+            qp.ring(&rig);
+        }
+    }
+    rig.run();
+    // WQEs pushed through one buffer, store by store in turn.
+    for qp in &mut qps {
+        qp.nop(&rig);
+        qp.dbr(&rig);
+    }
+    for word in 0..8u64 {
+        for qp in &qps {
+            let slot = (qp.next - 1) & (qp.depth - 1);
+            let bytes = rig.read(qp.ring + slot * 64 + word * 8, 8);
+            rig.mmio(qp.uar, 0x800 + word * 8, &bytes).unwrap();
+        }
+    }
+    rig.run();
+    for mut cq in cqs {
+        for index in 0..5 {
+            assert_eq!(cq.success(&rig).wqe_counter, index);
+        }
+        cq.assert_empty(&rig);
+    }
+    rig.assert_no_findings();
+}
+
+#[test]
+fn a_doorbell_that_is_repeated_does_nothing_twice() {
+    let rig = Rig::new();
+    let mut cq = rig.cq(5);
+    let (mut a, _b) = rig.pair(&cq, 4);
+    for index in 0..3 {
+        a.nop(&rig);
+        a.dbr(&rig);
+        // Before, while and after it is executed.
+        for _ in 0..3 {
+            a.doorbell(&rig);
+            a.doorbell(&rig);
+            rig.bus.lock().step_device(0);
+        }
+        rig.run();
+        a.doorbell(&rig);
+        rig.run();
+        assert_eq!(cq.success(&rig).wqe_counter, index);
+        cq.assert_empty(&rig);
+    }
+    assert_eq!(rig.nic().stats().wqes_fetched, 3);
+    rig.assert_no_findings();
+}
+
+/// A push that was torn, or is not what the ring holds: the WQE is fetched all the same.
+#[test]
+fn a_pushed_wqe_is_fetched_from_the_ring() {
+    let rig = Rig::new();
+    let mut cq = rig.cq(4);
+    let (mut a, _b) = rig.pair(&cq, 4);
+    let mr = rig.mr(64, ALL_RIGHTS);
+    rig.write(mr.addr, &[5; 8]);
+    let index = a.write(&rig, mr.piece(0, 8), mr.piece(32, 8));
+    a.dbr(&rig);
+    let head = rig.read(a.ring + index * 64, 8);
+    rig.mmio(a.uar, 0x900, &head).unwrap();
+    for word in 1..5u64 {
+        rig.mmio(a.uar, 0x900 + word * 8, &[0xa5; 8]).unwrap();
+    }
+    rig.run();
+    cq.success(&rig);
+    assert_eq!(rig.read(mr.addr + 32, 8), [5; 8]);
+    rig.assert_no_findings();
+}
+
+#[test]
+fn a_cq_is_armed_on_its_own_page_only() {
+    let rig = Rig::new();
+    let cq = rig.cq(4);
+    let (mut a, _b) = rig.pair(&cq, 4);
+    let other = rig.nic().alloc_uar(UarKind::NonCached).unwrap();
+    let arm = warpverbs_wire::doorbell::CqArm::default()
+        .doorbell(cq.cqn)
+        .to_le_bytes();
+    rig.mmio(other, 0x20, &arm).unwrap();
+    a.nop(&rig);
+    a.ring(&rig);
+    rig.run();
+    assert_eq!(rig.nic().take_events(), []);
+    let expected = rig.uar;
+    assert_eq!(
+        rig.finding_kinds(),
+        [FindingKind::DoorbellWrongPage {
+            rung: other,
+            expected
+        }]
+    );
+}

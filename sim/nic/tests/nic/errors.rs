@@ -1,6 +1,7 @@
 //! What fails, how it is reported, and what happens to the rest of the queue.
 
-use warpverbs_sim_nic::{FindingKind, InjectedFault, NicConfig, access};
+use warpverbs_sim_nic::{FindingKind, FindingPolicy, InjectedFault, NicConfig, access};
+use warpverbs_wire::doorbell::doorbell;
 use warpverbs_wire::prm::init2rtr_qp;
 use warpverbs_wire::prm::qpc::{Mtu, QpState};
 use warpverbs_wire::wqe::{Opcode, SIGNALLED};
@@ -416,30 +417,144 @@ fn bytes_left_over_in_a_slot_are_named_and_harmless() {
 
 #[test]
 fn one_flipped_byte_of_a_wqe_is_found() {
-    for byte in 0..12u16 {
-        let rig = Rig::new();
+    // Control, remote address, data pointer.
+    for byte in 0..48u16 {
+        for mask in [0xff, 0x02, 0x80] {
+            let rig = Rig::new();
+            let mut cq = rig.cq(4);
+            let (mut a, _b) = rig.pair(&cq, 4);
+            let mr = rig.mr(256, ALL_RIGHTS);
+            a.nop(&rig);
+            a.write(&rig, mr.piece(0, 64), mr.piece(64, 64));
+            rig.nic().inject(InjectedFault::FlipWqeByte {
+                qpn: a.qpn,
+                index: 1,
+                byte,
+                mask,
+            });
+            a.ring(&rig);
+            rig.run();
+            cq.success(&rig);
+            assert!(!rig.take_findings().is_empty(), "byte {byte}, {mask:#x}");
+        }
+    }
+}
+
+/// The flags alone: nothing else tells that a completion will never come.
+#[test]
+fn a_flipped_flag_is_found_when_the_wqe_ends() {
+    let rig = Rig::new();
+    let mut cq = rig.cq(4);
+    let (mut a, _b) = rig.pair(&cq, 4);
+    a.nop(&rig);
+    rig.nic().inject(InjectedFault::FlipWqeByte {
+        qpn: a.qpn,
+        index: 0,
+        byte: 11,
+        mask: SIGNALLED,
+    });
+    a.ring(&rig);
+    rig.run();
+    cq.assert_empty(&rig);
+    assert_eq!(rig.finding_kinds(), [FindingKind::WqeChanged { byte: 11 }]);
+}
+
+/// A WQE of exactly 65,536 slots ago carries the right index: what it asks for is done, and found to be stale.
+#[test]
+fn a_stale_wqe_of_the_right_index_is_found_when_it_ends() {
+    for first_index in [1 << 16, (1u64 << 32) + 5] {
+        let rig = Rig::with(NicConfig {
+            first_index,
+            ..NicConfig::default()
+        });
         let mut cq = rig.cq(4);
         let (mut a, _b) = rig.pair(&cq, 4);
         let mr = rig.mr(256, ALL_RIGHTS);
-        a.nop(&rig);
-        a.write(&rig, mr.piece(0, 64), mr.piece(64, 64));
-        rig.nic().inject(InjectedFault::FlipWqeByte {
-            qpn: a.qpn,
-            index: 1,
-            byte,
-            mask: 0xff,
-        });
+        let mut old = a.clone();
+        old.next -= 1 << 16;
+        old.write(&rig, mr.piece(0, 8), mr.piece(64, 8));
+        // The NIC fetches before the new WQE is there, which then comes.
+        a.next += 1;
         a.ring(&rig);
+        while rig.nic().stats().wqes_fetched == 0 {
+            rig.bus.lock().step_device(0);
+        }
+        a.next -= 1;
+        a.write(&rig, mr.piece(0, 8), mr.piece(128, 8));
         rig.run();
         cq.success(&rig);
-        let findings = rig.take_findings();
-        // Byte 11 has flags only: the completion is gone instead.
-        if byte == 11 {
-            cq.assert_empty(&rig);
-        } else {
-            assert!(!findings.is_empty(), "byte {byte}");
-        }
+        assert_eq!(rig.finding_kinds(), [FindingKind::WqeChanged { byte: 23 }]);
     }
+}
+
+#[test]
+fn a_wqe_that_is_overwritten_before_it_completes_is_found() {
+    let rig = Rig::new();
+    let mut cq = rig.cq(4);
+    let (mut a, _b) = rig.pair(&cq, 4);
+    let mr = rig.mr(1 << 16, ALL_RIGHTS);
+    let first = a.clone();
+    a.write(&rig, mr.piece(0, 30_000), mr.piece(32_000, 30_000));
+    a.ring(&rig);
+    while rig.nic().stats().packets_sent == 0 {
+        rig.bus.lock().step_device(0);
+    }
+    // The slot is not free yet.
+    let mut too_early = first;
+    too_early.nop(&rig);
+    rig.run();
+    cq.success(&rig);
+    assert_eq!(rig.finding_kinds(), [FindingKind::WqeChanged { byte: 3 }]);
+}
+
+#[test]
+fn with_the_policy_fail_what_has_a_finding_fails() {
+    let fail = NicConfig {
+        findings: FindingPolicy::Fail,
+        ..NicConfig::default()
+    };
+    // Bytes left over are harmless by themselves.
+    for (policy, states) in [
+        (FindingPolicy::Report, [QpState::Rts, QpState::Rts]),
+        (FindingPolicy::Fail, [QpState::Err, QpState::Rts]),
+    ] {
+        let rig = Rig::with(NicConfig {
+            findings: policy,
+            ..NicConfig::default()
+        });
+        let cq = rig.cq(4);
+        let (mut a, _b) = rig.pair(&cq, 4);
+        let (c, _d) = rig.pair(&cq, 4);
+        a.post(&rig, Opcode::Nop, SIGNALLED | 1, &[]);
+        a.nop(&rig);
+        a.ring(&rig);
+        rig.run();
+        assert_eq!([rig.state(a.qpn), rig.state(c.qpn)], states);
+        assert_eq!(rig.take_findings(), ["wqe-reserved"]);
+        let failed = rig.nic().take_events().len();
+        assert_eq!(failed, usize::from(policy == FindingPolicy::Fail));
+    }
+    // A CQ fails its QPs, a doorbell of nobody all.
+    let rig = Rig::with(fail);
+    let (cq, other_cq) = (rig.cq(1), rig.cq(4));
+    let (mut a, b) = rig.pair(&cq, 4);
+    let (c, d) = rig.pair(&other_cq, 4);
+    for _ in 0..3 {
+        a.nop(&rig);
+    }
+    a.ring(&rig);
+    rig.run();
+    assert_eq!(rig.take_findings(), ["cq-overrun"]);
+    assert_eq!(rig.state(b.qpn), QpState::Err);
+    assert_eq!(rig.state(c.qpn), QpState::Rts);
+    rig.mmio(rig.uar, 0x800, &doorbell(1, 0xf0_0000).to_le_bytes())
+        .unwrap();
+    rig.mmio(rig.uar, 0x800, &[0, 0, 1, 8, 0, 0, 7, 0]).unwrap();
+    rig.run();
+    assert_eq!(
+        [rig.state(c.qpn), rig.state(d.qpn)],
+        [QpState::Err, QpState::Err]
+    );
 }
 
 #[test]

@@ -7,8 +7,8 @@ use warpverbs_sim_bus::{
     bar_base,
 };
 use warpverbs_sim_nic::{
-    Cable, CablePlan, CommandError, DmaRange, FindingKind, MrKeys, NicConfig, NicModel, UarKind,
-    access,
+    Cable, CablePlan, CommandError, DmaRange, Event, FindingKind, MrKeys, NicConfig, NicModel,
+    Trace as EventTrace, UarKind, access,
 };
 use warpverbs_wire::cqe::{Completion, Cqe, CqeOpcode, ErrorCqe, is_new};
 use warpverbs_wire::doorbell::{DBR_RECEIVE, DBR_SEND, cq_dbr_word, dbr_word, doorbell};
@@ -23,6 +23,12 @@ use warpverbs_wire::prm::{
 use warpverbs_wire::wqe::{
     Control, DataPointer, Opcode, RemoteAddress, SIGNALLED, receive_end, segment_bytes, srq_next,
 };
+
+#[path = "exercised.rs"]
+#[allow(dead_code, reason = "not all tests that use the rig are listed")]
+pub(crate) mod exercised;
+
+use exercised::Exercised;
 
 pub(crate) const ALL_RIGHTS: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ;
 pub(crate) const EVERY_RIGHT: u32 = ALL_RIGHTS | access::REMOTE_ATOMIC;
@@ -139,6 +145,18 @@ pub(crate) struct Rig {
     trace: Trace,
     /// The NIC's number on the bus.
     device: usize,
+    exercised: Option<Exercised>,
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        // A test that failed has exercised nothing.
+        if let Some(exercised) = self.exercised.take()
+            && !std::thread::panicking()
+        {
+            exercised.note(&self.nic());
+        }
+    }
 }
 
 /// A completion queue and its reader.
@@ -239,9 +257,13 @@ impl Rig {
     }
 
     fn on(bus: Arc<Bus>, trace: Trace, config: NicConfig) -> Self {
-        let mut model = NicModel::new(config);
+        let mut model = NicModel::new(NicConfig {
+            checks_wqes: true,
+            ..config
+        });
         let pd = model.alloc_pd().unwrap();
         let uar = model.alloc_uar(UarKind::NonCachedDedicated).unwrap();
+        let exercised = Exercised::of(&mut model);
         let nic = Arc::new(Mutex::new(model));
         let device = bus.attach(nic.clone());
         Self {
@@ -251,6 +273,7 @@ impl Rig {
             uar,
             trace,
             device,
+            exercised,
         }
     }
 
@@ -265,6 +288,25 @@ impl Rig {
         near.nic().connect(a);
         far.nic().connect(b);
         (near, far, cable)
+    }
+
+    /// What the NIC does from now on; `take_events` gives it.
+    pub(crate) fn watch(&self) -> EventTrace {
+        let trace = EventTrace::new();
+        self.nic().trace(&trace);
+        trace
+    }
+
+    pub(crate) fn take_events(&self, trace: &EventTrace) -> Vec<Event> {
+        let events: Vec<Event> = trace
+            .take()
+            .into_iter()
+            .map(|record| record.event)
+            .collect();
+        if let Some(exercised) = &self.exercised {
+            exercised.took(&events);
+        }
+        events
     }
 
     pub(crate) fn nic(&self) -> std::sync::MutexGuard<'_, NicModel> {
@@ -549,11 +591,13 @@ impl Rig {
         (request.wq_umem_id, qp.umem) = (umem, umem);
         qp.ring = rings + depth * 64;
         qp.qpn = self.command(request).unwrap().qpn;
+        let first = dbr_word(qp.next).to_le_bytes();
+        self.write(qp.dbr + DBR_RECEIVE as u64, &first);
         let queue = TestRq {
             ring: rings,
             dbr: qp.dbr,
             depth,
-            next: 0,
+            next: qp.next,
         };
         (qp, queue)
     }
@@ -584,8 +628,9 @@ impl Rig {
             dbr: ring + depth * 64,
             depth,
             head: 0,
-            posted: 0,
+            posted: self.nic().config().first_index,
         };
+        self.write(srq.dbr, &dbr_word(srq.posted).to_le_bytes());
         (create_rmp::In { context }, srq)
     }
 

@@ -1,11 +1,11 @@
 //! Packets between two NICs: every operation, loss of every frame, receivers that are not ready, refusals.
 
-use warpverbs_sim_nic::{Cable, CablePlan, NicConfig};
+use warpverbs_sim_nic::{Cable, CablePlan, Event as Traced, NicConfig};
 use warpverbs_wire::cqe::{Completion, Cqe, CqeOpcode};
 use warpverbs_wire::eqe::{Event, EventType};
-use warpverbs_wire::prm::qpc::{QpState, Qpc, RqType};
+use warpverbs_wire::prm::qpc::{AtomicMode, OptParam, QpState, Qpc, RqType};
 use warpverbs_wire::prm::rmpc::RmpState;
-use warpverbs_wire::prm::{modify_rmp, query_rmp};
+use warpverbs_wire::prm::{modify_rmp, query_rmp, rts2rts_qp};
 use warpverbs_wire::wqe::{
     Opcode, SIGNALLED, compare_swap, fetch_add, masked_compare_swap_4, masked_compare_swap_8,
     masked_fetch_add_4, masked_fetch_add_8, segment_bytes,
@@ -179,6 +179,61 @@ fn every_operation_reaches_another_nic() {
     let stats = cable.stats();
     assert_eq!(stats.lost, 0);
     assert!(stats.frames > 20, "{stats:?}");
+}
+
+/// Immediate data and a key to invalidate, in messages of one packet and of several; and from both ends at a time.
+#[test]
+fn immediate_data_and_keys_come_with_messages_of_any_length_in_both_directions() {
+    for len in [8u32, 3000] {
+        let (mut a, mut b, _) = peers(CablePlan::default(), 1);
+        let bytes = a.fill(3);
+        b.fill(4);
+        let keys = [a.rig.mr(64, EVERY_RIGHT), b.rig.mr(64, EVERY_RIGHT)];
+        let post = |from: &mut Peer, to: &mut Peer, key: TestMr| {
+            for _ in 0..3 {
+                to.rq.post(&to.rig, &[to.mr.piece(0x8000, len)]);
+            }
+            let local = from.mr.piece(0, len).local();
+            let write = [to.mr.piece(0x4000, len).remote(), local.clone()].concat();
+            for (opcode, immediate, segments) in [
+                (Opcode::SendImmediate, 0x0102_0304, &local),
+                (Opcode::RdmaWriteImmediate, 0xfffe_fdfc, &write),
+                (Opcode::SendInvalidate, key.keys.rkey, &local),
+            ] {
+                from.qp
+                    .post_with(&from.rig, |c| c.immediate = immediate, opcode, segments);
+            }
+            from.qp.ring(&from.rig);
+        };
+        post(&mut a, &mut b, keys[1]);
+        post(&mut b, &mut a, keys[0]);
+        a.rig.run();
+        for (peer, key) in [(&mut a, keys[0]), (&mut b, keys[1])] {
+            let mut sent = 0;
+            let mut received = vec![];
+            while let Some(completion) = peer.cq.poll(&peer.rig) {
+                match completion {
+                    Completion::Done(cqe) if cqe.opcode == CqeOpcode::Requester => sent += 1,
+                    Completion::Done(cqe) => {
+                        received.push((cqe.opcode, cqe.immediate, cqe.byte_count));
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+            assert_eq!(sent, 3);
+            assert_eq!(
+                received,
+                [
+                    (CqeOpcode::ResponderSendImmediate, 0x0102_0304, len),
+                    (CqeOpcode::ResponderWriteImmediate, 0xfffe_fdfc, len),
+                    (CqeOpcode::ResponderSendInvalidate, key.keys.rkey, len),
+                ]
+            );
+            peer.rig.assert_no_findings();
+        }
+        assert_eq!(b.read(0x4000, len as usize), bytes[..len as usize]);
+        assert_eq!(b.read(0x8000, len as usize), bytes[..len as usize]);
+    }
 }
 
 #[test]
@@ -408,6 +463,277 @@ fn masked_atomics_touch_their_bytes_only() {
         a.read(16, 16),
         [0x01ff_u64.to_le_bytes(), 0xaabb_u64.to_le_bytes()].concat()
     );
+}
+
+/// Every atomic, of 4 and of 8 bytes, from either end: what it finds, what it leaves, and its neighbours.
+#[test]
+fn every_atomic_in_both_directions_returns_what_it_found() {
+    let (mut a, mut b, _) = peers(CablePlan::default(), 1);
+    let swap_8 = masked_compare_swap_8(0x1122, 511, !0, !0);
+    let operands_8: Vec<u8> = swap_8
+        .iter()
+        .flat_map(|half| segment_bytes(*half))
+        .collect();
+    let cases: [(Opcode, u8, Vec<u8>, u32, u64); 8] = [
+        (
+            Opcode::AtomicFetchAdd,
+            0,
+            segment_bytes(fetch_add(2)).to_vec(),
+            8,
+            513,
+        ),
+        (
+            Opcode::AtomicCompareSwap,
+            0,
+            segment_bytes(compare_swap(9, 511)).to_vec(),
+            8,
+            9,
+        ),
+        (
+            Opcode::AtomicCompareSwap,
+            0,
+            segment_bytes(compare_swap(9, 512)).to_vec(),
+            8,
+            511,
+        ),
+        (
+            Opcode::AtomicMaskedFetchAdd,
+            9,
+            segment_bytes(masked_fetch_add_8(1, 0)).to_vec(),
+            8,
+            512,
+        ),
+        // No carry leaves the low byte.
+        (
+            Opcode::AtomicMaskedFetchAdd,
+            9,
+            segment_bytes(masked_fetch_add_8(1, 0x80)).to_vec(),
+            8,
+            0x100,
+        ),
+        (Opcode::AtomicMaskedCompareSwap, 9, operands_8, 8, 0x1122),
+        (
+            Opcode::AtomicMaskedFetchAdd,
+            8,
+            segment_bytes(masked_fetch_add_4(1, 0)).to_vec(),
+            4,
+            512,
+        ),
+        (
+            Opcode::AtomicMaskedCompareSwap,
+            8,
+            segment_bytes(masked_compare_swap_4(0xabcd, 511, 0xff, !0)).to_vec(),
+            4,
+            0x1cd,
+        ),
+    ];
+    let run = |from: &mut Peer, to: &mut Peer| {
+        for (opcode, opmod, operands, size, left) in &cases {
+            let (len, at) = (*size as usize, 0x100);
+            for rig in [(&from.rig, from.mr.addr), (&to.rig, to.mr.addr)] {
+                rig.0.write(rig.1 + at - 8, &[0xee; 32]);
+            }
+            let value = 511u64.to_le_bytes();
+            to.rig.write(to.mr.addr + at, &value[..len]);
+            let segments = [
+                to.mr.piece(at, 0).remote(),
+                operands.clone(),
+                from.mr.piece(at, *size).local(),
+            ]
+            .concat();
+            from.qp.post_with(
+                &from.rig,
+                |control| control.opmod = *opmod,
+                *opcode,
+                &segments,
+            );
+            from.qp.ring(&from.rig);
+            from.rig.run();
+            let cqe = from.cq.success(&from.rig);
+            assert_eq!(cqe.byte_count, *size);
+            for (peer, inside) in [(&*from, 511u64), (&*to, *left)] {
+                let mut expected = [0xee; 32];
+                expected[8..8 + len].copy_from_slice(&inside.to_le_bytes()[..len]);
+                assert_eq!(peer.read(at - 8, 32), expected, "{opcode:?} {opmod}");
+            }
+        }
+        from.rig.assert_no_findings();
+    };
+    run(&mut a, &mut b);
+    run(&mut b, &mut a);
+}
+
+/// The requester never has more READs and atomics outstanding than its own depth, whatever the responder would take.
+#[test]
+fn a_requester_keeps_to_its_own_depth() {
+    for depth in [0u8, 1, 2] {
+        let plan = CablePlan {
+            delay_ns: 1000,
+            ..CablePlan::default()
+        };
+        let (mut a, b, _) = peers_with(plan, 1, |qpc| {
+            (qpc.log_sra_max, qpc.log_rra_max) = (depth, 4);
+        });
+        for n in 0..8u64 {
+            let (remote, local) = (b.mr.piece(n * 64, 8), a.mr.piece(n * 64, 8));
+            if n % 2 == 0 {
+                let segments = [remote.remote(), local.local()].concat();
+                a.qp.post(&a.rig, Opcode::RdmaRead, SIGNALLED, &segments);
+            } else {
+                let operands = segment_bytes(fetch_add(1)).to_vec();
+                let segments = [remote.remote(), operands, local.local()].concat();
+                a.qp.post(&a.rig, Opcode::AtomicFetchAdd, SIGNALLED, &segments);
+            }
+        }
+        let trace = a.rig.watch();
+        a.qp.ring(&a.rig);
+        a.rig.run();
+        let (mut outstanding, mut most) = (0i32, 0);
+        for event in a.rig.take_events(&trace) {
+            match event {
+                Traced::Sent { opcode, .. } if opcode.is_request() => outstanding += 1,
+                Traced::Arrived { opcode, .. } if opcode.is_response() => outstanding -= 1,
+                _ => {}
+            }
+            most = most.max(outstanding);
+        }
+        assert_eq!(most, 1 << depth, "and it uses all of it");
+        for _ in 0..8 {
+            a.cq.success(&a.rig);
+        }
+    }
+}
+
+/// Receive queues of a QP, and shared ones, whose indices start anywhere.
+#[test]
+fn receive_indices_start_anywhere() {
+    for first_index in [0xfffe, (1 << 24) - 1, (1u64 << 32) - 2] {
+        let config = NicConfig {
+            first_index,
+            ..NicConfig::default()
+        };
+        let (near, far, _) = Rig::joined(config, CablePlan::default(), 1);
+        let (mut near_cq, mut far_cq) = (near.cq(6), far.cq(6));
+        let (request, mut srq) = far.rmp_request(3);
+        let rmpn = far.command(request).unwrap().rmpn;
+        let mr = far.mr(4096, EVERY_RIGHT);
+        for shared in [false, true] {
+            let mut a = near.qp(&near_cq, 4);
+            let (b, mut own) = if shared {
+                let (mut request, mut b) = far.qp_request(&far_cq, 4);
+                (request.qpc.rq_type, request.qpc.srqn_rmpn_xrqn) = (RqType::Shared, rmpn);
+                b.qpn = far.command(request).unwrap().qpn;
+                (b, None)
+            } else {
+                let (b, own) = far.qp_with_receives(&far_cq, 3);
+                (b, Some(own))
+            };
+            near.connect(a.qpn, &far, b.qpn, |_| ());
+            far.connect(b.qpn, &near, a.qpn, |_| ());
+            for n in 0..20u8 {
+                let piece = mr.piece(u64::from(n) * 64, 64);
+                let number = match &mut own {
+                    Some(queue) => {
+                        queue.post(&far, &[piece]);
+                        (first_index as u16).wrapping_add(n.into())
+                    }
+                    None => srq.post(&far, piece),
+                };
+                a.post(&near, Opcode::Send, SIGNALLED, &inline(&[n + 1; 9]));
+                a.ring(&near);
+                near.run();
+                near_cq.success(&near);
+                match far_cq.poll(&far) {
+                    Some(Completion::Done(cqe)) => {
+                        assert_eq!((cqe.wqe_counter, cqe.byte_count), (number, 9));
+                        // Also of a shared queue: the user index of the QP (rdma-core get_resp_ctx_v1).
+                        assert_eq!(cqe.user_index(), 0x12_3456);
+                    }
+                    other => panic!("{other:?}"),
+                }
+                assert_eq!(far.read(mr.addr + u64::from(n) * 64, 9), [n + 1; 9]);
+            }
+        }
+        far.assert_no_findings();
+    }
+}
+
+/// Each RoCE v2 address of the table: IPv6 and IPv4.
+#[test]
+fn packets_go_by_either_kind_of_address() {
+    for (index, ether_type) in [(1u8, [0x86, 0xdd]), (3, [0x08, 0x00])] {
+        let (near, far, cable) = Rig::joined(NicConfig::default(), CablePlan::default(), 1);
+        let file = std::sync::Arc::new(std::sync::Mutex::new(vec![]));
+        cable.capture(Shared(file.clone())).unwrap();
+        let (mut cq, far_cq) = (near.cq(4), far.cq(4));
+        let (mut a, b) = (near.qp(&cq, 4), far.qp(&far_cq, 4));
+        for (rig, qpn, other, remote) in [(&near, a.qpn, &far, b.qpn), (&far, b.qpn, &near, a.qpn)]
+        {
+            let gid = other.nic().query_gid(1, index.into()).unwrap().unwrap();
+            rig.connect(qpn, other, remote, |qpc| {
+                let path = &mut qpc.primary_address_path;
+                (path.src_addr_index, path.rgid_rip) = (index, gid.gid);
+            });
+        }
+        let (here, there) = (near.mr(64, EVERY_RIGHT), far.mr(64, EVERY_RIGHT));
+        near.write(here.addr, &pattern(64, 3));
+        a.write(&near, here.piece(0, 64), there.piece(0, 64));
+        a.ring(&near);
+        near.run();
+        cq.success(&near);
+        assert_eq!(far.read(there.addr, 64), pattern(64, 3));
+        cable.end_capture().unwrap();
+        // Behind the file's header, a record's, and two MAC addresses.
+        let bytes = file.lock().unwrap();
+        assert_eq!(bytes[24 + 16 + 12..][..2], ether_type);
+    }
+}
+
+/// A file that a test can read.
+struct Shared(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
+
+impl std::io::Write for Shared {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend(bytes);
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn atomics_of_4_bytes_need_the_mode_that_has_them() {
+    for (mode, expected) in [
+        (AtomicMode::UpTo8, None),
+        (AtomicMode::Only8, Some((0x12, 0x8a, 0))),
+        (AtomicMode::IbSpec, Some((0x12, 0x8a, 0))),
+    ] {
+        let (mut a, b, _) = peers(CablePlan::default(), 1);
+        let mut request = rts2rts_qp::In {
+            qpn: b.qp.qpn,
+            opt_param_mask: OptParam::RAE,
+            ..Default::default()
+        };
+        (request.qpc.rae, request.qpc.atomic_mode) = (true, mode);
+        b.rig.command(request).unwrap();
+        let segments = [
+            b.mr.piece(0, 4).remote(),
+            segment_bytes(masked_fetch_add_4(1, 0)).to_vec(),
+            a.mr.piece(0, 4).local(),
+        ]
+        .concat();
+        let masked = Opcode::AtomicMaskedFetchAdd;
+        a.qp.post_with(&a.rig, |control| control.opmod = 8, masked, &segments);
+        a.qp.ring(&a.rig);
+        a.rig.run();
+        match expected {
+            None => {
+                a.cq.success(&a.rig);
+            }
+            Some(expected) => assert_eq!(a.cq.error(&a.rig), expected, "{mode:?}"),
+        }
+    }
 }
 
 #[test]

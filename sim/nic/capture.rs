@@ -1,0 +1,52 @@
+//! A pcap file of the frames on a wire.
+//!
+//! Knows: the file's format, times.
+//! Must not know: what a frame says, or what becomes of it.
+
+use std::io::{self, Write};
+
+use warpverbs_wire::pcap::{FileHeader, RecordHeader};
+
+/// The capture of a wire, if one is taken.
+#[derive(Default)]
+pub(crate) struct Capture {
+    file: Option<Box<dyn Write + Send>>,
+    /// Time of the last frame.
+    last: u64,
+    error: Option<io::Error>,
+}
+
+impl Capture {
+    /// Begins a file.
+    pub(crate) fn begin(&mut self, mut file: impl Write + Send + 'static) -> io::Result<()> {
+        file.write_all(&FileHeader::ETHERNET.emit())?;
+        self.file = Some(Box::new(file));
+        Ok(())
+    }
+
+    /// Ends it, and says whether all of it was written.
+    pub(crate) fn end(&mut self) -> io::Result<()> {
+        match (self.error.take(), self.file.take()) {
+            (Some(error), _) => Err(error),
+            (None, Some(mut file)) => file.flush(),
+            (None, None) => Ok(()),
+        }
+    }
+
+    /// Adds a frame.
+    pub(crate) fn record(&mut self, now: u64, frame: &[u8]) {
+        let Some(file) = &mut self.file else {
+            return;
+        };
+        // Work takes no simulated time: a nanosecond each keeps frames apart.
+        self.last = now.max(self.last + 1);
+        let header = RecordHeader::new(self.last, frame.len() as u32);
+        let written = file
+            .write_all(&header.emit())
+            .and_then(|()| file.write_all(frame));
+        if let Err(error) = written {
+            self.error = Some(error);
+            self.file = None;
+        }
+    }
+}
