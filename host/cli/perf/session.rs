@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 use warpverbs::driver::sim::Trace;
 use warpverbs::{
-    Context, ErrorKind, GpuContext, Module, Pd, QpConfig, QueuePair, Run, RunReport, Stream,
+    Context, ErrorKind, GpuContext, Module, Pd, QpConfig, QpPool, QueuePair, Run, RunReport, Stream,
 };
 
 use super::closing::{Closed, GRACE};
@@ -97,18 +97,25 @@ impl Session {
         self.devices.bytes_moved()
     }
 
-    /// Two queue pairs, connected with each other: one of the near NIC, one of the far.
-    pub(crate) fn pair(&self, plan: &Plan) -> Result<(QueuePair, QueuePair), Failure> {
+    /// Queue pairs of the near NIC, each connected with one of the far.
+    pub(crate) fn pairs(
+        &self,
+        plan: &Plan,
+        count: u32,
+    ) -> Result<(Vec<QueuePair>, Vec<QueuePair>), Failure> {
         let config = QpConfig::default()
             .depth(plan.depth)
             .cq_form(match plan.cq {
                 Cq::Collapsed => warpverbs::CqForm::Collapsed,
                 Cq::Ring => warpverbs::CqForm::Ring,
             });
-        let mut near = QueuePair::create(&self.pd, &self.gpu, &config)?;
-        let mut far = QueuePair::create(&self.far_pd, &self.gpu, &config)?;
-        near.connect(&far.local_info())?;
-        far.connect(&near.local_info())?;
+        let build = |pd: &Pd| QpPool::create(pd, &self.gpu, &config, count)?.qps(count as usize);
+        let infos =
+            |qps: &[QueuePair]| -> Vec<_> { qps.iter().map(QueuePair::local_info).collect() };
+        let (mut near, mut far) = (build(&self.pd)?, build(&self.far_pd)?);
+        let (here, there) = (infos(&near), infos(&far));
+        QueuePair::connect_all(&mut near, &there)?;
+        QueuePair::connect_all(&mut far, &here)?;
         Ok((near, far))
     }
 

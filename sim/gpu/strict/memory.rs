@@ -3,7 +3,7 @@
 //! Knows: the order of checks, choice of value, and bookkeeping of each.
 //! Must not know: who runs next.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use warpverbs_sim_bus::{
@@ -12,7 +12,7 @@ use warpverbs_sim_bus::{
 };
 
 use super::agents::{Agents, Place, reach};
-use super::clocks::{Carried, Clock, DISTANCES, Snapshot};
+use super::clocks::{Carried, Clock, DISTANCES, Known, Snapshot};
 use super::doorbells::Doorbells;
 use super::judge::{certain, choose, judge_read, judge_write};
 use super::message::{Message, Side, Strength, bits};
@@ -37,6 +37,8 @@ pub struct StrictMemory {
     doorbells: Doorbells,
     /// Who made the doorbell that arrived last, by device and queue.
     rung: HashMap<(u16, u32), Party>,
+    /// By thread: the last completion that it has loaded and that it knew nothing of, with what that carried.
+    learned: BTreeMap<u32, (Party, Arc<Snapshot>)>,
     pub(super) findings: Findings,
     rng: Rng,
     /// Accesses so far.
@@ -93,6 +95,7 @@ impl StrictMemory {
             agents: Agents::new(if at_gpu_scope { GPU } else { SYSTEM }),
             doorbells: Doorbells::default(),
             rung: HashMap::new(),
+            learned: BTreeMap::new(),
             findings: Findings::default(),
             // A sequence of its own, so that the scheduler's choices do not depend on those made here.
             rng: Rng::scripted(seed ^ 0x7374_7269_6374_6d65, script),
@@ -133,8 +136,22 @@ impl StrictMemory {
     /// Adds what was found at an access.
     pub(super) fn report(&mut self, found: Vec<Conflict>) {
         for conflict in found {
-            self.findings.add(&conflict, &self.agents, &self.flat);
+            // The host knows of data by a completion that some thread has loaded.
+            let learned = (conflict.later.place == Place::Host)
+                .then(|| self.learned_of(&conflict.earlier))
+                .flatten();
+            self.findings
+                .add(&conflict, learned, &self.agents, &self.flat);
         }
+    }
+
+    /// The load by which a thread learned of a device's write without acquiring it.
+    fn learned_of(&self, write: &Side) -> Option<Party> {
+        self.learned
+            .values()
+            .rev()
+            .find(|(_, carried)| write.is_before(Known::only(&carried.to_clock())))
+            .map(|(party, _)| *party)
     }
 
     /// Reads bytes of a cell, which lie in a live object.
@@ -171,6 +188,7 @@ impl StrictMemory {
             _ => None,
         };
         let mut observed = [const { None }; 8];
+        let mut in_block = None;
         for (index, entry) in sources.iter().zip(&mut observed) {
             if let Some(message) = cell.messages.get_mut(index) {
                 // Who learns of this reader learns of a write that it knew already.
@@ -180,12 +198,23 @@ impl StrictMemory {
                 if side.weakness(&message.side, &self.agents).is_none() {
                     let distance = self.agents.distance(side.place, message.side.place);
                     *entry = message.releases.to(distance).map(|r| (r.clone(), distance));
+                    in_block = in_block.or(message.releases.to_block(side.place.block()).cloned());
+                }
+                if let Some((carried, _)) = entry
+                    && message.side.purpose == Purpose::Cqe
+                    && !message.side.is_before(agent.known())
+                {
+                    self.learned
+                        .insert(side.slot, (side.party(&self.agents), carried.clone()));
                 }
             }
         }
         cell.note_read(side);
         if observed.first().is_some_and(Option::is_some) || sources.single().is_none() {
             self.observe(side.slot, observed.iter().flatten(), acquires);
+        }
+        if let Some(snapshot) = in_block {
+            self.observe(side.slot, [(snapshot, 0)].iter(), acquires);
         }
         self.report(found);
         value
@@ -314,7 +343,7 @@ impl StrictMemory {
         let releasing =
             matches!(access.order, Order::Release | Order::AcqRel).then(|| reach(access.scope));
         let mut inherited = None;
-        let mut observed = None;
+        let mut observed = [None, None];
         if let Some(message) = sources
             .single()
             .and_then(|index| cell.messages.get_mut(index))
@@ -324,21 +353,27 @@ impl StrictMemory {
             }
             if side.weakness(&message.side, &self.agents).is_none() {
                 let distance = self.agents.distance(side.place, message.side.place);
-                observed = message.releases.to(distance).map(|r| (r.clone(), distance));
-                inherited = Some((message.releases.clone(), distance));
+                let wide = message.releases.to(distance).map(|r| (r.clone(), distance));
+                let narrow = message.releases.to_block(side.place.block());
+                observed = [wide, narrow.map(|r| (r.clone(), 0))];
+                inherited = Some((
+                    message.releases.clone(),
+                    distance,
+                    message.side.place.block(),
+                ));
             }
         }
         let Some(agent) = self.agents.get_mut(side.slot) else {
             return old;
         };
-        if let Some((releases, distance)) = observed {
+        for (releases, distance) in observed.into_iter().flatten() {
             let acquired = acquires.is_some_and(|reach| reach >= distance);
             agent.observe(&releases, distance, acquired);
         }
         if writes {
             let own = agent.releases(releasing);
             let releases = match inherited {
-                Some((inherited, distance)) => own.and_read(&inherited, distance),
+                Some((inherited, distance, block)) => own.and_read(&inherited, distance, block),
                 None => own,
             };
             let value = op.apply(size, old, a, b) << shift;

@@ -12,6 +12,7 @@ use warpverbs_sim_bus::{Actor, Fault, Memory, MemoryFinding, OrderFault, Party, 
 
 use super::agents::{Agents, Place};
 use super::message::{Side, Weakness};
+use super::table::CELL;
 use crate::memory::FastMemory;
 
 /// Findings of different pairs of instructions that are kept.
@@ -23,8 +24,16 @@ pub(super) struct Conflict {
     pub(super) earlier: Side,
     pub(super) later: Side,
     pub(super) weakness: Weakness,
-    /// First byte that both touch.
+    /// Of their cell, or in it.
     pub(super) addr: u64,
+}
+
+impl Conflict {
+    /// First byte that both touch.
+    fn first(&self) -> u64 {
+        let both = self.earlier.mask & self.later.mask;
+        self.addr / CELL * CELL + u64::from(both.trailing_zeros() % 8)
+    }
 }
 
 /// What was found: one for each kind and pair of instructions.
@@ -66,16 +75,23 @@ impl Findings {
     }
 
     /// Two accesses that conflict.
-    pub(super) fn add(&mut self, conflict: &Conflict, agents: &Agents, flat: &FastMemory) {
+    pub(super) fn add(
+        &mut self,
+        conflict: &Conflict,
+        learned: Option<Party>,
+        agents: &Agents,
+        flat: &FastMemory,
+    ) {
         let Conflict { earlier, later, .. } = conflict;
         let kind = kind(earlier, later, conflict.weakness);
         if self.is_new(kind, Some(Who::of(earlier)), Who::of(later)) {
             self.kept.push(MemoryFinding {
                 kind,
-                addr: conflict.addr,
-                object: flat.describe(conflict.addr),
+                addr: conflict.first(),
+                object: flat.describe(conflict.first()),
                 earlier: Some(earlier.party(agents)),
                 later: later.party(agents),
+                learned,
                 missing: missing(kind, earlier, later, agents),
             });
         }
@@ -97,6 +113,7 @@ impl Findings {
                 object: flat.describe(addr),
                 earlier: None,
                 later: reader.party(agents),
+                learned: None,
                 missing: "nobody has written these bytes (rule O1: every byte that a work request declares is written)"
                     .into(),
             });
@@ -122,6 +139,7 @@ impl Findings {
                     site: 0,
                     does,
                 },
+                learned: None,
                 missing: fault.to_string(),
             });
         }
