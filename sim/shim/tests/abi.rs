@@ -166,10 +166,8 @@ fn requests_are_checked_as_the_kernel_checks_them() {
     let channel = after[0].data as c_int;
     let mut yes: c_int = 1;
     // SAFETY: it reads a number.
-    assert_eq!(
-        unsafe { libc::ioctl(channel, libc::FIONBIO, &raw mut yes) },
-        0
-    );
+    let set = unsafe { libc::ioctl(channel, libc::FIONBIO, &raw mut yes) };
+    assert_eq!(set, 0);
     assert_eq!(ioctl(channel, 0, 3, &[]).0, libc::ENOTTY);
     let mut event = [0u8; 16];
     // SAFETY: it writes into a buffer of that length.
