@@ -241,7 +241,7 @@ impl fmt::Display for QpFault {
     }
 }
 
-/// A syndrome as IBA 11.6.2 names it, with its number.
+/// A syndrome as IBA 11.6 names it, with its number.
 struct Name(Syndrome);
 
 impl fmt::Display for Name {

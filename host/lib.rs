@@ -4,7 +4,7 @@
 //!
 //! 1. Open a NIC ([`Context`]) and a GPU ([`GpuContext`]) through their drivers ([`driver`]).
 //! 2. Register memory ([`Mr`]), and create queue pairs whose queues lie in GPU memory
-//!    ([`QueuePair`]).
+//!    ([`QueuePair`]; many of them: [`QpPool`]).
 //! 3. Connect them: each end is given the other's [`QueuePair::local_info`], by whatever way the
 //!    application has.
 //! 4. Export them to the GPU ([`QueuePair::export`]) and launch a kernel: a provided one
@@ -65,6 +65,9 @@ mod connect;
 pub mod driver;
 mod error;
 mod export;
+#[cfg(target_os = "linux")]
+#[allow(unsafe_code)]
+mod ffi;
 mod kernels;
 #[allow(unsafe_code)]
 mod launch;

@@ -33,7 +33,10 @@ impl Module {
     /// Loads a module. `name` names it in messages. It must have been built with the
     /// `warpverbs-device` of this version: its `wv_device_abi` says so.
     ///
-    /// A module is trusted as a linked library is: nothing can check what its kernels access.
+    /// Loading runs nothing, so it is a safe call. A launch is where a module is trusted: [`crate::Stream::launch`] is `unsafe`
+    /// and says what its caller vouches for; the provided kernels' launches are safe, and take a module's word that its
+    /// kernels do what ours of that name do, as a program takes a linked library's. Nothing can check it: on a GPU whose
+    /// threads reach process memory, PTX that breaks that word can do what a bad library can. Load what you would link.
     pub fn load(gpu: &GpuContext, name: &str, ptx: &str) -> Result<Self> {
         let _entered = gpu.enter()?;
         building(|| {

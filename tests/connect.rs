@@ -170,6 +170,23 @@ fn a_port_that_demands_a_grh_gets_one() {
     assert_eq!((path.hop_limit, path.tclass), (7, 0x5a));
 }
 
+/// No simulated wire carries InfiniBand: said when QPs are connected, not by retries that run out.
+#[test]
+fn infiniband_ports_of_two_nics_do_not_reach_each_other() {
+    let world = World::builder().nics(2).infiniband().build();
+    let gpu = GpuContext::open(world.gpu()).unwrap();
+    let qps: Vec<QueuePair> = (0..2)
+        .map(|number| {
+            let nic = Context::open(world.nic_at(number).unwrap()).unwrap();
+            let pd = Pd::alloc(&nic).unwrap();
+            QueuePair::create(&pd, &gpu, &QpConfig::default()).unwrap()
+        })
+        .collect();
+    let [mut first, second] = <[QueuePair; 2]>::try_from(qps).unwrap();
+    let error = first.connect(&second.local_info()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+}
+
 #[test]
 fn limits_of_the_nic_are_kept() {
     let world = World::builder()

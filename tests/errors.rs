@@ -332,7 +332,11 @@ fn a_handle_of_another_version_is_refused_by_the_kernel() {
         report.threads[0].error,
         Some(ThreadError::BadVersion { seen })
     );
-    assert_eq!(report.check().unwrap_err().kind(), ErrorKind::Incompatible);
+    let error = report.check().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Incompatible);
+    // Both versions.
+    let versions = format!("version {seen}, the kernel has version {}", abi::VERSION);
+    assert!(error.to_string().contains(&versions), "{error}");
     assert!(outcome.untouched);
 }
 
@@ -358,7 +362,8 @@ fn a_module_of_another_version_is_refused() {
         ),
         "{error}"
     );
-    assert!(error.to_string().contains("77"), "{error}");
+    let versions = format!("device ABI 77, this crate has {}", abi::VERSION);
+    assert!(error.to_string().contains(&versions), "{error}");
     let foreign = embedded_ptx().replace(abi::VERSION_SYMBOL, "someone_elses_abi");
     let error = Module::load(&gpu, "foreign.ptx", &foreign).unwrap_err();
     assert!(

@@ -106,14 +106,22 @@ fn launches_on_one_stream_follow_each_other_and_shared_ones_run_at_once() {
         run.wait(PATIENCE).unwrap().check().unwrap();
     }
     drop(runs);
-    let mut runs: Vec<Run> = [&bench.stream, &other, &bench.stream, &other]
-        .into_iter()
-        .map(|stream| launch(&bench, stream, qps, Sharing::Gpu, 20).unwrap())
-        .collect();
+    // The first runs while the others are launched, and they beside it.
+    let mut runs: Vec<Run> = [
+        (&bench.stream, LONG),
+        (&other, 20),
+        (&bench.stream, 20),
+        (&other, 20),
+    ]
+    .into_iter()
+    .map(|(stream, iters)| launch(&bench, stream, qps, Sharing::Gpu, iters).unwrap())
+    .collect();
+    runs[1].wait(PATIENCE).unwrap().check().unwrap();
+    assert!(!runs[0].is_finished().unwrap());
     for run in &mut runs {
         run.wait(PATIENCE).unwrap().check().unwrap();
     }
-    assert_eq!(bench.qps[0].progress().unwrap().completed, 8 * 20);
+    assert_eq!(bench.qps[0].progress().unwrap().completed, LONG + 7 * 20);
     drop((runs, other));
     close(bench);
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use common::{Bench, Options, PATIENCE};
 use warpverbs::driver::LaunchShape;
-use warpverbs::driver::fault::{Fault, Outcome};
+use warpverbs::driver::fault::{Fault, Outcome, Role};
 use warpverbs::driver::sim::InjectedFault;
 use warpverbs::{
     Access, CloseReport, Context, Error, ErrorKind, ExportedQp, GpuMemory, Launch, Module, Mr,
@@ -173,6 +173,51 @@ fn scenario_09_the_rollback_of_an_export_is_refused() {
     peer.close().unwrap();
     bench.faults.clear();
     assert_eq!(qp.close().unwrap().released["QP"], 1);
+    close_all(bench);
+}
+
+#[test]
+fn scenario_09_unexport_is_refused_during_a_rollback() {
+    let bench = bench();
+    let before = bench.world.live();
+    let mut qpn = 0;
+    let mut build = || -> warpverbs::Result<(ExportedQp, QueuePair, Mr)> {
+        let (one, two) = common::connected_pair(&bench.pd, &bench.gpu, &options().qp_config())?;
+        let one = one.export()?;
+        qpn = one.qpn();
+        let memory = bench.gpu.alloc(64, "memory")?;
+        // The next copy is the one that clears the handle.
+        bench.faults.plan(Fault::fail(0).of("reg_mr"));
+        bench.faults.plan(Fault::refuse(0).of("copy_to_device"));
+        let mr = Mr::register(&bench.pd, &memory, Access::LOCAL_WRITE)?;
+        Ok((one, two, mr))
+    };
+    let error = build().unwrap_err();
+    assert!(error.to_string().contains("reg_mr"), "the first: {error}");
+    // The QP with all that it stands on, and nothing of its sibling.
+    let retained = bench.nic.retained();
+    assert_eq!(retained.len(), 1, "{retained:?}");
+    assert_eq!(
+        (retained[0].node.kind, retained[0].node.number),
+        ("QP", Some(u64::from(qpn)))
+    );
+    for kind in [
+        "CQ",
+        "doorbell page",
+        "doorbell page mapping",
+        "UMEM",
+        "GPU memory",
+    ] {
+        assert!(kinds(&retained[0].set).contains(&kind), "{}", retained[0]);
+    }
+    let live = |word: &str| {
+        let count = |live: &[String]| live.iter().filter(|object| object.contains(word)).count();
+        count(&bench.world.live()) - count(&before)
+    };
+    assert_eq!((live(" QP "), live(" CQ "), live(" MKey ")), (1, 1, 0));
+    bench.faults.clear();
+    assert_eq!(bench.nic.retry_retained(), []);
+    assert_eq!(bench.world.live(), before);
     close_all(bench);
 }
 
@@ -413,6 +458,80 @@ fn scenario_13_a_dead_gpu_context_leaves_the_nic_to_be_released_once() {
     close_all(bench);
 }
 
+/// The calls that undo something, by name and object, from a place in the trace on.
+fn undone(bench: &Bench, from: usize) -> Vec<(&'static str, Option<u64>)> {
+    let trace = bench.faults.trace();
+    let undone = trace[from..]
+        .iter()
+        .filter(|call| call.role == Role::Undoes);
+    undone.map(|call| (call.name, call.object)).collect()
+}
+
+#[test]
+fn rule_13_a_nic_that_went_away_leaves_the_host_to_be_released_once() {
+    let bench = bench();
+    fail_outstanding(&bench);
+    let before = bench.faults.trace().len();
+    // It is gone when the first QP is to go to ERR.
+    bench.faults.plan(Fault::die(0).of("modify"));
+    let report = bench.nic.clone().close().unwrap();
+    assert_eq!(report.stage, Stage::Destroyed);
+    assert_eq!((report.released["QP"], report.released["MR"]), (2, 2));
+    for what in [
+        format!("move QP {:#x} to ERR", bench.qps[0].qpn()),
+        "destroy the QP".into(),
+        "destroy the CQ".into(),
+        "deregister the memory region".into(),
+        "free the protection domain".into(),
+    ] {
+        let told = report.untold.iter().any(|line| line.contains(&what));
+        assert!(told, "{what}: {report}");
+    }
+    // The GPU is there: all of it is freed, its doorbell mappings included.
+    bench.gpu.clone().close().unwrap();
+    let gpu: Vec<_> = bench
+        .world
+        .live()
+        .into_iter()
+        .filter(|object| object.starts_with("GPU"))
+        .collect();
+    assert_eq!(gpu, [""; 0]);
+    // Each once, and not again when the handles go.
+    let calls = undone(&bench, before);
+    let mut once = calls.clone();
+    once.sort_unstable();
+    once.dedup();
+    assert_eq!(once.len(), calls.len(), "{calls:?}");
+    let faults = bench.faults.clone();
+    let made = faults.trace().len();
+    drop(bench);
+    assert_eq!(faults.trace().len(), made);
+}
+
+#[test]
+fn rule_13_contexts_that_the_application_destroyed_are_released_once() {
+    // Both: no call reaches a device, and nothing waits.
+    let bench = bench();
+    let run = launch(&bench, false);
+    bench.faults.plan(Fault::die(0).of("query_port"));
+    bench.faults.plan(Fault::die(0).of("flush_writes"));
+    bench.nic.driver().query_port(1).unwrap_err();
+    bench.gpu.driver().flush_writes().unwrap_err();
+    assert!(!bench.gpu.is_alive());
+    let nic = bench.nic.clone().close().unwrap();
+    let gpu = bench.gpu.clone().close().unwrap();
+    assert_eq!((nic.stage, gpu.stage), (Stage::Destroyed, Stage::Destroyed));
+    assert_eq!((nic.released["QP"], nic.released["launch"]), (2, 1));
+    assert!(!nic.untold.is_empty() && !gpu.untold.is_empty());
+    for call in bench.faults.trace() {
+        assert_ne!(call.outcome, Outcome::Failed, "{call:?}");
+    }
+    let faults = bench.faults.clone();
+    let made = faults.trace().len();
+    drop((run, bench));
+    assert_eq!(faults.trace().len(), made, "not again");
+}
+
 #[test]
 fn scenario_15_the_second_of_two_regions_fails() {
     let bench = bench();
@@ -582,7 +701,6 @@ fn a_drop_that_is_refused_retains_and_the_registry_finishes_it() {
     assert_eq!(nic.retry_retained().len(), retained.len(), "still refused");
     faults.clear();
     // QPs first; the regions of their PD follow.
-    nic.retry_retained();
     assert_eq!(nic.retry_retained(), []);
     assert_eq!(gpu.retry_retained(), []);
     assert_eq!(world.live(), [""; 0]);

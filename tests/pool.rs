@@ -565,6 +565,44 @@ fn exporting_is_all_or_nothing() {
     rig.finish();
 }
 
+/// Of several that were exported together one is taken back, and exported again: the others do not notice.
+#[test]
+fn one_of_several_is_unexported() {
+    let rig = rig();
+    let pool = rig.pool(3);
+    let mut qps = rig.exported(&pool);
+    let qp = qps.remove(1);
+    // A clone is the same export.
+    let clone = qp.clone();
+    let Refused { error, value: qp } = qp.unexport().unwrap_err();
+    assert!(matches!(error, Error::Busy { users: 1, .. }), "{error}");
+    drop(clone);
+    let qp = qp.unexport().unwrap();
+    rig.verify(&qps);
+    let version = |handle: u64| {
+        let mut bytes = [0; 4];
+        rig.world
+            .gpu()
+            .copy_from_device(&mut bytes, handle)
+            .unwrap();
+        u32::from_le_bytes(bytes)
+    };
+    let handles: Vec<_> = qps.iter().map(ExportedQp::handle).collect();
+    let between = handles[0].midpoint(handles[1]);
+    assert_ne!(version(handles[0]), 0);
+    assert_eq!(version(between), 0, "every kernel refuses it");
+    let qp = qp.export().unwrap();
+    assert_eq!(
+        (qp.handle(), version(between)),
+        (between, version(handles[0]))
+    );
+    qps.insert(1, qp);
+    rig.verify(&qps);
+    pool.close().unwrap();
+    drop(qps);
+    rig.finish();
+}
+
 #[test]
 fn creating_is_all_or_nothing() {
     let rig = rig();
@@ -698,4 +736,43 @@ fn threads_create_and_close_in_one_pool_at_the_same_time() {
     pool.close().unwrap();
     drop(qps);
     rig.finish();
+}
+
+/// Whatever threads are doing with a pool when its NIC is closed, they end in an error that says so, and nothing is left.
+#[test]
+fn a_nic_is_closed_while_threads_use_a_pool() {
+    for round in 0..10 {
+        let rig = rig();
+        let pool = rig.pool(8);
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    let life = || -> warpverbs::Result<()> {
+                        let mut qps = pool.qps(2)?;
+                        let infos: Vec<_> = qps.iter().map(QueuePair::local_info).collect();
+                        QueuePair::connect_all(&mut qps, &infos)?;
+                        for qp in QueuePair::export_all(qps)? {
+                            qp.close()?;
+                        }
+                        Ok(())
+                    };
+                    let error = loop {
+                        if let Err(error) = life() {
+                            break error;
+                        }
+                    };
+                    assert!(
+                        matches!(error.kind(), ErrorKind::State | ErrorKind::Busy),
+                        "{error}"
+                    );
+                });
+            }
+            std::thread::sleep(std::time::Duration::from_millis(round));
+            rig.nic.clone().close().unwrap();
+        });
+        let failed = |call: &&Call| call.outcome != Outcome::Done;
+        assert_eq!(rig.faults.trace().iter().find(failed), None);
+        drop(pool);
+        rig.finish();
+    }
 }

@@ -57,7 +57,7 @@ open_enum! {
 }
 
 open_enum! {
-    /// Why a WQE failed (`MLX5_CQE_SYNDROME_*`; IBA 11.6.2 has the same list as completion return status).
+    /// Why a WQE failed (`MLX5_CQE_SYNDROME_*`; IBA 11.6 has the same list as completion return status).
     pub enum Syndrome: u8 {
         /// Local length error: a message longer than the local buffers or than the port allows.
         LocalLength = 0x01 as "MLX5_CQE_SYNDROME_LOCAL_LENGTH_ERR",

@@ -4,6 +4,7 @@
 //!
 //! Options and values that the contract names but that are not built yet are left out here: they end as bad usage.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -25,6 +26,34 @@ pub(crate) enum Command {
     Probe(ProbeArgs),
     /// Look at PTX
     Ptx(PtxArgs),
+    /// Run any command with simulated mlx5 devices: unmodified RDMA programs find mlx5_0
+    SimEnv(SimEnvArgs),
+}
+
+/// `sim-env`.
+#[derive(Debug, Args)]
+pub(crate) struct SimEnvArgs {
+    /// How many devices
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub(crate) nics: u8,
+    /// Folder of the wire that joins devices of several commands [default: one for all commands of this user]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) wire: Option<PathBuf>,
+    /// What the devices' ports are
+    #[arg(long, value_enum, default_value_t = Link::Ethernet)]
+    pub(crate) link: Link,
+    /// The command
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// What a port is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Link {
+    /// RoCE
+    Ethernet,
+    /// InfiniBand
+    Infiniband,
 }
 
 /// `probe`.
@@ -127,9 +156,9 @@ pub(crate) struct PerfArgs {
     /// NIC: `sim`, or an RDMA device's name
     #[arg(long, default_value = "sim")]
     pub(crate) nic: String,
-    /// GPU: `sim`; `host`, which runs the native device code on CPU threads, in real time; or a CUDA device's number
-    #[arg(long, default_value = "sim")]
-    pub(crate) gpu: String,
+    /// GPU: `sim`; `host`, which runs the native device code on CPU threads, in real time; or a CUDA device's number [default: sim; host with a real NIC]
+    #[arg(long)]
+    pub(crate) gpu: Option<String>,
     /// Bytes of one operation, 1 to 2^30 [default: 4096; 8 for write-lat]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
     pub(crate) size: Option<u32>,

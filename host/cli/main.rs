@@ -7,10 +7,13 @@
 mod args;
 mod failure;
 mod interrupt;
+mod mlx5;
 mod output;
 mod perf;
 mod probe;
 mod ptx;
+#[cfg(target_os = "linux")]
+mod sim_env;
 
 use std::process::ExitCode;
 
@@ -33,6 +36,10 @@ fn main() -> ExitCode {
         Command::Perf(args) => perf::run(&args),
         Command::Probe(args) => probe::run(&args),
         Command::Ptx(args) => ptx::run(&args.command),
+        #[cfg(target_os = "linux")]
+        Command::SimEnv(args) => sim_env::run(&args),
+        #[cfg(not(target_os = "linux"))]
+        Command::SimEnv(_) => Err(Failure::Run("sim-env needs Linux".into())),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -7,6 +7,8 @@ pub mod fault;
 mod gpu;
 #[cfg(feature = "sim")]
 mod host_gpu;
+#[cfg(target_os = "linux")]
+pub mod mlx5;
 mod nic;
 #[cfg(feature = "sim")]
 mod rows;

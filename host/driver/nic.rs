@@ -6,6 +6,8 @@
 
 use std::fmt;
 
+use warpverbs_wire::eqe::Event;
+
 use super::DriverError;
 
 /// Access flags of an MR or UMEM (`IBV_ACCESS_*`).
@@ -240,6 +242,12 @@ pub trait Nic: Send + Sync + fmt::Debug {
 
     /// Rings a doorbell page from the CPU: one store of these 8 bytes, as they lie in memory, to its doorbell register.
     fn ring_doorbell(&self, uar: NicHandle, value: [u8; 8]) -> Result<(), DriverError>;
+
+    /// Takes what happened unasked, to objects or to the device, since the last call: never waits. A driver that keeps no
+    /// events gives none.
+    fn take_events(&self) -> Result<Vec<Event>, DriverError> {
+        Ok(Vec::new())
+    }
 
     /// Event queue number of a completion vector (`mlx5dv_devx_query_eqn`).
     fn query_eqn(&self, vector: u32) -> Result<u32, DriverError>;

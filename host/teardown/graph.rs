@@ -140,11 +140,20 @@ impl Graph {
 
     /// Tries again to destroy what could not be, and returns what still could not.
     pub(crate) fn retry(&self, deadline: Instant) -> Vec<Retained> {
+        let mut left = self.retained();
         if let Some(_one) = self.0.closing.take(deadline) {
-            let slots = self.slots(|entry| entry.refused.is_some());
-            self.take_down(slots, deadline, true);
+            // What goes may have been the cause why another stays.
+            loop {
+                let before = left.len();
+                let slots = self.slots(|entry| entry.refused.is_some());
+                self.take_down(slots, deadline, true);
+                left = self.retained();
+                if left.is_empty() || left.len() >= before {
+                    break;
+                }
+            }
         }
-        self.retained()
+        left
     }
 
     /// Closes the context: lets no call begin, waits for those under way, and takes down all nodes in stages.

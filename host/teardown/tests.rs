@@ -164,3 +164,72 @@ fn what_a_rollback_leaves_is_attached_to_the_first_error() {
     assert_eq!(error.kind(), crate::ErrorKind::State);
     assert!(graph.retry(soon()).is_empty());
 }
+
+/// A node that is drained once it was looked at so often, and each look of which takes a while to have an effect.
+struct Slow {
+    graph: Graph,
+    looks: std::sync::atomic::AtomicU32,
+}
+impl Slow {
+    fn new(graph: &Graph, looks: u32) -> Shared<Self> {
+        Shared::new(Self {
+            graph: graph.clone(),
+            looks: looks.into(),
+        })
+    }
+}
+impl Node for Slow {
+    const NAME: &'static str = "slow";
+    fn number(&self) -> Option<u64> {
+        Some(self.looks.load(Ordering::Relaxed).into())
+    }
+    fn advance(&self, to: Stage, wait: Wait) -> Result<()> {
+        if to != Stage::Drained {
+            return Ok(());
+        }
+        poll("a slow node", wait, || {
+            let looks = self.looks.load(Ordering::Relaxed);
+            self.looks.store(looks.saturating_sub(1), Ordering::Relaxed);
+            Ok(looks == 0)
+        })
+    }
+    fn destroy(&self) -> Result<()> {
+        Ok(())
+    }
+    fn graph(&self) -> &Graph {
+        &self.graph
+    }
+    fn parents(&self) -> Vec<Arc<dyn Slot>> {
+        Vec::new()
+    }
+}
+
+#[test]
+fn a_node_that_is_stuck_leaves_the_others_their_turns() {
+    const FOR_EVER: u32 = u32::MAX;
+    for stuck in 0..3 {
+        let graph = Graph::new("context");
+        // More looks than a last turn has: they need turns of their own while the first waits.
+        let nodes: Vec<_> = (0..3)
+            .map(|at| Slow::new(&graph, if at == stuck { FOR_EVER } else { 500 }))
+            .collect();
+        let report = graph.close(deadline_after(std::time::Duration::from_millis(500)));
+        assert_eq!(report.released.get("slow"), Some(&2), "{report}");
+        let retained: Vec<_> = report
+            .retained
+            .iter()
+            .map(|left| left.node.number)
+            .collect();
+        assert_eq!(retained, [Some(FOR_EVER.into())]);
+        assert_eq!(report.retained[0].kind, crate::ErrorKind::Timeout);
+        drop(nodes);
+    }
+}
+
+#[test]
+fn the_last_turn_has_a_few_looks_however_late_it_is() {
+    let graph = Graph::new("context");
+    let nodes: Vec<_> = (0..3).map(|_| Slow::new(&graph, 50)).collect();
+    assert!(graph.close(soon()).is_complete());
+    drop(nodes);
+}

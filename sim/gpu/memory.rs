@@ -21,7 +21,7 @@ const CAPACITY: u64 = 8 << 30;
 /// Freed objects whose record is kept, beyond as many as are live.
 const TOMBSTONES: usize = 4096;
 /// Entries of the lookup cache.
-const CACHE: usize = 256;
+const CACHE: usize = 4096;
 /// Addresses that share a cache entry.
 const CACHE_GRAIN: u32 = 12;
 
@@ -73,7 +73,7 @@ impl FastMemory {
 
     #[inline]
     fn cache_slot(space: usize, addr: u64) -> usize {
-        ((addr >> CACHE_GRAIN) as usize ^ (space << 5)) % CACHE
+        ((addr >> CACHE_GRAIN) as usize ^ (space << 9)) % CACHE
     }
 
     /// The bytes of `[addr, addr + len)`, all of one live object.

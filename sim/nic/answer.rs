@@ -1,6 +1,6 @@
 //! Answers: what acknowledgements and response data do to the requester.
 //!
-//! Knows: IBA 9.7.5.1 (what an answer acknowledges), 9.9.2 (what its errors mean).
+//! Knows: IBA 9.7 (what an answer acknowledges), 9.9 (what its errors mean).
 //! Must not know: how a packet is made or a completion written.
 
 use warpverbs_wire::roce::timer::rnr_us;

@@ -17,6 +17,8 @@ use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
 use warpverbs_sim_bus::{Bus, Device, Step};
+use warpverbs_wire::doorbell::UAR_PAGE;
+use warpverbs_wire::eqe::Event;
 
 use crate::model::NicModel;
 use crate::registers::Registers;
@@ -41,9 +43,14 @@ pub struct Background {
     wake: Thread,
 }
 
+/// Who is told of the events that NICs raise: the NIC's number in the order of [`Background::start`], and the events. Called
+/// on the NICs' thread, which holds no lock then.
+pub type EventSink = Box<dyn Fn(usize, Vec<Event>) + Send + Sync>;
+
 struct Shared {
     bus: Arc<Bus>,
     nics: Vec<Nic>,
+    events: Option<EventSink>,
     stop: AtomicBool,
     /// Host calls that wait for a lock, or hold one.
     callers: AtomicU32,
@@ -66,6 +73,23 @@ pub struct HostCall<'a>(&'a Background);
 impl Background {
     /// Starts NICs, each given with its number on the bus. From now on no one else steps the bus's devices.
     pub fn start(bus: &Arc<Bus>, nics: Vec<(usize, Arc<Mutex<NicModel>>)>) -> io::Result<Self> {
+        Self::launch(bus, nics, None)
+    }
+
+    /// As [`Self::start`], with someone who is told of events. Otherwise they wait in the models.
+    pub fn start_with_events(
+        bus: &Arc<Bus>,
+        nics: Vec<(usize, Arc<Mutex<NicModel>>)>,
+        events: EventSink,
+    ) -> io::Result<Self> {
+        Self::launch(bus, nics, Some(events))
+    }
+
+    fn launch(
+        bus: &Arc<Bus>,
+        nics: Vec<(usize, Arc<Mutex<NicModel>>)>,
+        events: Option<EventSink>,
+    ) -> io::Result<Self> {
         let nic = |(number, model)| Nic {
             number,
             model,
@@ -74,6 +98,7 @@ impl Background {
         let shared = Arc::new(Shared {
             bus: bus.clone(),
             nics: nics.into_iter().map(nic).collect(),
+            events,
             stop: AtomicBool::new(false),
             callers: AtomicU32::new(0),
             calls: AtomicU64::new(1),
@@ -95,6 +120,20 @@ impl Background {
     /// to it with 8-byte atomics.
     pub fn map(&self, nic: usize, page: u32) -> Option<u64> {
         Some(self.shared.nics.get(nic)?.registers.map(page))
+    }
+
+    /// As [`Self::map`], in memory that is given: others may have mapped it too. False if there is no such NIC.
+    pub fn map_given(
+        &self,
+        nic: usize,
+        page: u32,
+        words: &'static [AtomicU64; UAR_PAGE / 8],
+    ) -> bool {
+        let Some(nic) = self.shared.nics.get(nic) else {
+            return false;
+        };
+        nic.registers.map_given(page, words);
+        true
     }
 
     /// Takes the memory of a doorbell page back. It stays allocated as long as the NICs run.
@@ -213,6 +252,7 @@ impl Shared {
             // Records of many queues take long to look at: not more than a tenth of the time.
             let scan = started - scanned >= SCAN_EVERY.max(scan_takes * 10);
             let round = self.round(nanos(started - begun), scan);
+            self.tell();
             if scan {
                 scanned = Instant::now();
                 scan_takes = if round.busy {
@@ -257,6 +297,17 @@ impl Shared {
             } else {
                 // The host does something: more will come.
                 (worked, rest) = (Instant::now(), FIRST_REST);
+            }
+        }
+    }
+
+    /// Hands out the events that were raised.
+    fn tell(&self) {
+        let Some(sink) = &self.events else { return };
+        for (number, nic) in self.nics.iter().enumerate() {
+            let events = locked(&nic.model).take_events();
+            if !events.is_empty() {
+                sink(number, events);
             }
         }
     }

@@ -113,7 +113,7 @@ pub struct FaultPlan {
 const INTERNAL_ERROR: u8 = Status::InternalError.code();
 /// Syndrome of a command that a plan refuses: no check has it.
 const PLANNED: u32 = 0xff_0001;
-/// Syndromes with which a plan fails WQEs: those of IBA 11.6.2 that a requester of reliable connections has.
+/// Syndromes with which a plan fails WQEs: those of IBA 11.6 that a requester of reliable connections has.
 const SYNDROMES: [Syndrome; 8] = [
     Syndrome::LocalLength,
     Syndrome::LocalQpOperation,

@@ -54,6 +54,9 @@ impl Work<'_> {
     /// overwrote too early shows so, and one that was stale when it was fetched, whatever its index.
     pub(crate) fn compare(&mut self, operation: &Operation) {
         let fetched = &operation.image;
+        if fetched.is_empty() {
+            return;
+        }
         let index = operation.slot.index;
         let Some((ring, depth)) = self.qp().map(|qp| (qp.memory.ring, qp.indices.depth())) else {
             return;

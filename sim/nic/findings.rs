@@ -3,7 +3,7 @@
 //! Knows: kinds of finding and how to say each in one line.
 //! Must not know: how they are detected.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use warpverbs_sim_bus::Party;
@@ -315,7 +315,7 @@ pub(crate) struct Findings {
     /// How many of each kind, those that were taken away included.
     by_kind: BTreeMap<&'static str, u64>,
     /// Where findings were added since somebody looked.
-    fresh: Vec<ObjectId>,
+    fresh: BTreeSet<ObjectId>,
 }
 
 impl Findings {
@@ -341,9 +341,7 @@ impl Findings {
     ) {
         self.total += 1;
         *self.by_kind.entry(kind.name()).or_default() += 1;
-        if !self.fresh.contains(&object) {
-            self.fresh.push(object);
-        }
+        self.fresh.insert(object);
         let count = self.counts.entry((object, kind.name())).or_default();
         *count += 1;
         if *count <= KEPT_PER_OBJECT {
@@ -370,7 +368,7 @@ impl Findings {
     }
 
     /// Objects with findings that were added since the last call.
-    pub(crate) fn take_fresh(&mut self) -> Vec<ObjectId> {
+    pub(crate) fn take_fresh(&mut self) -> BTreeSet<ObjectId> {
         std::mem::take(&mut self.fresh)
     }
 

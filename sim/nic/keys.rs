@@ -37,7 +37,7 @@ pub struct MrKeys {
 
 /// The key by which a DUMP reads nothing (`dump_fill_mkey`): no memory stands behind it.
 pub(crate) const DUMP_FILL_MKEY: u32 = 0x0000_1100;
-/// `null_mkey`: reads give zeroes and writes go nowhere on hardware. Work requests here may not use it.
+/// `null_mkey`: as a local key its reads give zeroes and its writes go nowhere.
 pub(crate) const NULL_MKEY: u32 = 0x0000_1200;
 /// `resd_lkey`: privileged; a queue of a user may not use it.
 pub(crate) const RESERVED_LKEY: u32 = 0x0000_1300;

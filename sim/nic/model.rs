@@ -322,11 +322,7 @@ impl NicModel {
         let id = ObjectId::new(ObjectKind::Cq, cqn);
         let detail = || format!("arm of CQ {cqn:#x} on UAR {page:#x}");
         match self.objects.cqs.get_mut(cqn) {
-            Some(cq) if cq.context.uar_page == page => {
-                if cq.arming.arm(command, cq.producer) {
-                    self.events.raise(eqe::Event::Completion { cqn });
-                }
-            }
+            Some(cq) if cq.context.uar_page == page => self.arm_cq(cqn, command),
             Some(cq) => {
                 let kind = FindingKind::DoorbellWrongPage {
                     rung: page,
@@ -337,6 +333,15 @@ impl NicModel {
             None => self
                 .findings
                 .add(id, None, FindingKind::DoorbellUnknownQp, detail),
+        }
+    }
+
+    /// Takes an arm command of a CQ.
+    pub(crate) fn arm_cq(&mut self, cqn: u32, command: CqArm) {
+        if let Some(cq) = self.objects.cqs.get_mut(cqn)
+            && cq.arming.arm(command, cq.producer)
+        {
+            self.events.raise(eqe::Event::Completion { cqn });
         }
     }
 
@@ -505,8 +510,11 @@ impl NicModel {
     fn read_some_record(&mut self, dma: &mut dyn Dma) {
         let rts =
             |(qpn, qp): (u32, &Qp)| (qp.state == QpState::Rts && !qp.has_no_dbr()).then_some(qpn);
-        let sending: Vec<u32> = self.objects.qps.iter().filter_map(rts).collect();
-        if let Some(qpn) = self.schedule.one_of(&sending) {
+        let schedule = &mut self.schedule;
+        let mut all = self.objects.qps.iter_from(|span| schedule.below(span));
+        let sending = all.find_map(rts);
+        drop(all);
+        if let Some(qpn) = sending {
             let mut work = self.work(qpn, dma);
             work.take_record();
             work.settle();

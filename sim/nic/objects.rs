@@ -184,6 +184,19 @@ impl<T> Table<T> {
         self.live.iter().map(|(id, slot)| (*id, &slot.object))
     }
 
+    /// All of them, once around from a number that `draw` chooses among as many as there are from the first to the last.
+    pub(crate) fn iter_from(
+        &self,
+        draw: impl FnOnce(u32) -> u32,
+    ) -> impl Iterator<Item = (u32, &T)> {
+        let ends = self.live.first_key_value().zip(self.live.last_key_value());
+        let start = ends.map_or(0, |((first, _), (last, _))| first + draw(last - first + 1));
+        let behind = self.live.range(start..);
+        behind
+            .chain(self.live.range(..start))
+            .map(|(id, slot)| (*id, &slot.object))
+    }
+
     fn adjust(&mut self, id: u32, by: impl FnOnce(u32) -> u32) {
         if let Some(slot) = self.live.get_mut(&id) {
             slot.users = by(slot.users);

@@ -184,7 +184,9 @@ impl Path {
 /// True if an address path ends at this NIC.
 pub(crate) fn leads_here(config: &NicConfig, gids: &Gids, path: &Ads) -> bool {
     let own = gids.mac_of(path.rgid_rip);
+    // Force loopback needs no address.
     match config.link_layer {
+        _ if path.fl => true,
         LinkLayer::Ethernet => own == Some(path.rmac),
         LinkLayer::InfiniBand => path.rlid == config.lid || (path.grh && own.is_some()),
     }
@@ -201,7 +203,7 @@ pub(crate) fn parse(gids: &Gids, bytes: &[u8]) -> Option<Packet> {
         Ip::V6(ip) => (ip.source, ip.destination),
     };
     let is_ours = gids.takes(destination, frame.ethernet.destination)
-        // The membership bit apart, partitions must agree (IBA 10.9.3).
+        // The membership bit apart, partitions must agree (IBA 10.9).
         && frame.bth.pkey & 0x7fff == DEFAULT_PKEY & 0x7fff;
     is_ours.then(|| Packet {
         source: Source::Gid(source),

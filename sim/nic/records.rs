@@ -6,7 +6,9 @@
 use std::collections::HashMap;
 
 use warpverbs_sim_bus::{Device, Dma, DmaAccess, Purpose};
-use warpverbs_wire::doorbell::{DBR_SEND, UAR_PAGE, dbr_producer};
+use warpverbs_wire::doorbell::{
+    CqArm, DBR_CQ_ARM, DBR_SEND, REGISTER_CQ_ARM, UAR_PAGE, dbr_producer,
+};
 use warpverbs_wire::prm::qpc::QpState;
 
 use crate::model::NicModel;
@@ -21,6 +23,8 @@ pub(crate) struct Records {
     of: Option<u64>,
     /// Pages whose QPs' records are to be looked at.
     due: Vec<u32>,
+    /// Pages on which a CQ was armed.
+    armed: Vec<u32>,
 }
 
 impl Records {
@@ -63,13 +67,39 @@ impl NicModel {
         // A page that is gone takes no doorbells, as on a bus: the store vanishes.
         let _ = self.mmio_write(at, &value);
         self.records.refresh(&self.objects);
-        if self.records.is_shared(page) {
+        if offset == REGISTER_CQ_ARM {
+            self.records.armed.push(page);
+        } else if self.records.is_shared(page) {
             self.records.due.push(page);
+        }
+    }
+
+    /// Takes the arm commands of all CQs on pages where one was armed: the register held one, and others may have been
+    /// overwritten. A command that was taken before is void or changes nothing. A record that is still zero counts as a first
+    /// command, which it may be: a CQ that was never armed can so raise one event too many.
+    fn look_at_arms(&mut self, dma: &mut dyn Dma) {
+        for page in std::mem::take(&mut self.records.armed) {
+            let on_page = self.objects.cqs.iter();
+            let cqs: Vec<(u32, u64)> = on_page
+                .filter(|(_, cq)| cq.context.uar_page == page)
+                .map(|(cqn, cq)| (cqn, cq.dbr))
+                .collect();
+            if cqs.len() < 2 {
+                continue;
+            }
+            for (cqn, dbr) in cqs {
+                let mut word = [0; 4];
+                let access = DmaAccess::new(Purpose::Dbr, cqn);
+                if dma.read(access, dbr + DBR_CQ_ARM as u64, &mut word).is_ok() {
+                    self.arm_cq(cqn, CqArm::parse_word(word));
+                }
+            }
         }
     }
 
     /// Looks at the records of pages that were rung, or of all QPs; true if there was news.
     pub(crate) fn look_at_records(&mut self, all: bool, dma: &mut dyn Dma) -> bool {
+        self.look_at_arms(dma);
         let due = std::mem::take(&mut self.records.due);
         if due.is_empty() && !all {
             return false;

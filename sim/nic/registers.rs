@@ -10,11 +10,10 @@ use warpverbs_wire::doorbell::{REGISTER, REGISTER_CQ_ARM, REGISTER_NO_DBR, UAR_P
 
 /// Words of a page.
 const WORDS: usize = UAR_PAGE / 8;
-/// The register that all doorbells go to, unless software alternates between BlueFlame buffers.
-const FIRST: usize = REGISTER;
+/// Where doorbells go: to the first register, and by libmlx5 to both buffers of it in turn.
+const FIRST: [usize; 2] = [REGISTER, REGISTER + 0x100];
 /// The other registers: further BlueFlame buffers, doorbells without record, and the CQ's.
-const OTHERS: [usize; 5] = [
-    REGISTER + 0x100,
+const OTHERS: [usize; 4] = [
     REGISTER + 0x200,
     REGISTER + 0x300,
     REGISTER_NO_DBR,
@@ -28,7 +27,24 @@ struct Page([AtomicU64; WORDS]);
 /// A page in use.
 struct Mapped {
     number: u32,
-    page: Arc<Page>,
+    page: Backing,
+}
+
+/// What a page's memory is.
+enum Backing {
+    /// Memory of the NICs.
+    Own(Arc<Page>),
+    /// Memory that someone else has mapped too.
+    Given(&'static [AtomicU64; WORDS]),
+}
+
+impl Backing {
+    fn words(&self) -> &[AtomicU64; WORDS] {
+        match self {
+            Self::Own(page) => &page.0,
+            Self::Given(words) => words,
+        }
+    }
 }
 
 /// The doorbell pages of one NIC.
@@ -62,16 +78,31 @@ impl Registers {
             None => Arc::new(Page([const { AtomicU64::new(0) }; WORDS])),
         };
         let addr = page.0.as_ptr().expose_provenance() as u64;
-        pages.used.push(Mapped { number, page });
+        pages.used.push(Mapped {
+            number,
+            page: Backing::Own(page),
+        });
         addr
+    }
+
+    /// Has page `number` lie in memory that is given, which is zeroed.
+    pub(crate) fn map_given(&self, number: u32, words: &'static [AtomicU64; WORDS]) {
+        words
+            .iter()
+            .for_each(|word| word.store(0, Ordering::Relaxed));
+        self.pages().used.push(Mapped {
+            number,
+            page: Backing::Given(words),
+        });
     }
 
     /// Takes a page's memory back.
     pub(crate) fn unmap(&self, number: u32) {
         let mut pages = self.pages();
-        if let Some(at) = pages.used.iter().position(|used| used.number == number) {
-            let mapped = pages.used.swap_remove(at);
-            pages.free.push(mapped.page);
+        if let Some(at) = pages.used.iter().position(|used| used.number == number)
+            && let Backing::Own(page) = pages.used.swap_remove(at).page
+        {
+            pages.free.push(page);
         }
     }
 
@@ -80,7 +111,7 @@ impl Registers {
         self.pages()
             .used
             .iter()
-            .any(|used| used.page.0.as_ptr().addr() as u64 == addr)
+            .any(|used| used.page.words().as_ptr().addr() as u64 == addr)
     }
 
     /// Takes out what was stored: page number, byte offset in the page, value. A register holds one value: of stores that
@@ -88,8 +119,8 @@ impl Registers {
     pub(crate) fn take(&self, all: bool, mut stored: impl FnMut(u32, usize, [u8; 8])) {
         let others: &[usize] = if all { &OTHERS } else { &[] };
         for used in &self.pages().used {
-            for offset in std::iter::once(&FIRST).chain(others) {
-                let Some(register) = used.page.0.get(offset / 8) else {
+            for offset in FIRST.iter().chain(others) {
+                let Some(register) = used.page.words().get(offset / 8) else {
                     continue;
                 };
                 // Zero is no doorbell: no QP or CQ has number 0.
@@ -118,11 +149,12 @@ mod tests {
         let registers = Registers::default();
         let addr = registers.map(7);
         assert!(addr.is_multiple_of(4096) && registers.has(addr) && !registers.has(addr + 8));
-        let page = registers.pages().used[0].page.clone();
-        let store = |offset: usize, value: u64| page.0[offset / 8].store(value, Ordering::Relaxed);
-        for _ in 0..2 {
-            store(FIRST, 5);
-            assert_eq!(taken(&registers, false), [(7, FIRST, 5u64.to_ne_bytes())]);
+        let store = |offset: usize, value: u64| {
+            registers.pages().used[0].page.words()[offset / 8].store(value, Ordering::Relaxed);
+        };
+        for offset in [FIRST, FIRST].concat() {
+            store(offset, 5);
+            assert_eq!(taken(&registers, false), [(7, offset, 5u64.to_ne_bytes())]);
             assert_eq!(taken(&registers, true), []);
         }
         for offset in OTHERS {
@@ -131,7 +163,24 @@ mod tests {
             assert_eq!(taken(&registers, true), [(7, offset, 9u64.to_ne_bytes())]);
         }
         // Bytes of a WQE that is pushed are no doorbell.
-        store(FIRST + 8, 5);
+        store(REGISTER + 8, 5);
+        assert_eq!(taken(&registers, true), []);
+    }
+
+    #[test]
+    fn a_page_can_lie_in_memory_that_is_given() {
+        static WORDS_GIVEN: [AtomicU64; WORDS] = [const { AtomicU64::new(3) }; WORDS];
+        let registers = Registers::default();
+        registers.map_given(4, &WORDS_GIVEN);
+        assert!(registers.has(WORDS_GIVEN.as_ptr().addr() as u64));
+        assert_eq!(taken(&registers, true), [], "what was there is no doorbell");
+        WORDS_GIVEN[REGISTER / 8].store(6, Ordering::Relaxed);
+        assert_eq!(
+            taken(&registers, false),
+            [(4, REGISTER, 6u64.to_ne_bytes())]
+        );
+        registers.unmap(4);
+        WORDS_GIVEN[REGISTER / 8].store(6, Ordering::Relaxed);
         assert_eq!(taken(&registers, true), []);
     }
 
@@ -139,10 +188,13 @@ mod tests {
     fn a_page_that_was_given_back_is_used_again_without_what_came_late() {
         let registers = Registers::default();
         let addr = registers.map(1);
-        let page = registers.pages().used[0].page.clone();
+        let Backing::Own(page) = &registers.pages().used[0].page else {
+            panic!("it is the NICs' own");
+        };
+        let page = page.clone();
         registers.unmap(1);
         assert!(!registers.has(addr));
-        page.0[FIRST / 8].store(3, Ordering::Relaxed);
+        page.0[REGISTER / 8].store(3, Ordering::Relaxed);
         assert_eq!(taken(&registers, true), []);
         assert_eq!(registers.map(2), addr);
         assert_eq!(taken(&registers, true), []);

@@ -1,6 +1,6 @@
 //! The requester's state: WQEs that were fetched and not completed, and which of their packets are sent and answered.
 //!
-//! Knows: order, windows, PSNs, retries (IBA 9.7.5, 9.7.7).
+//! Knows: order, windows, PSNs, retries (IBA 9.7, 9.7).
 //! Must not know: memory, how a WQE is read (`fetch`) or a packet made (`send`), or what an answer says (`answer`).
 
 use std::collections::VecDeque;
@@ -18,9 +18,9 @@ use crate::sq::SendIndices;
 const MAX_OPERATIONS: usize = 64;
 /// Packets that may be sent beyond the oldest one that is not answered (assumed).
 const SEND_WINDOW: i32 = 128;
-/// PSNs in use at most: half of the numbers must stay behind (IBA 9.7.2), and the largest READ has 2^23 packets.
+/// PSNs in use at most: half of the numbers must stay behind (IBA 9.7), and the largest READ has 2^23 packets.
 const PSN_WINDOW: u32 = Psn::WINDOW - 1;
-/// `rnr_retry` that never ends (IBA 9.7.5.2.8).
+/// `rnr_retry` that never ends (IBA 9.7).
 const ENDLESS: u8 = 7;
 
 /// A WQE in execution.
@@ -172,7 +172,7 @@ impl Requester {
         let Some(operation) = self.operations.get(at) else {
             return false;
         };
-        if !operation.is_waiting() || self.paused.is_some() {
+        if !operation.is_waiting() || operation.packets == 0 || self.paused.is_some() {
             return false;
         }
         if operation.first.plus(packet).since(self.oldest) >= SEND_WINDOW {
@@ -182,9 +182,8 @@ impl Requester {
         if !begins || !(operation.is_fetching() || operation.fence != Fence::None) {
             return true;
         }
-        if operation.fence == Fence::All {
-            let mut earlier = self.operations.iter().take(at);
-            return !earlier.any(Operation::is_waiting);
+        if self.holds_back(operation.fence, at) {
+            return false;
         }
         let fetching = self
             .operations
@@ -192,9 +191,6 @@ impl Requester {
             .take(at)
             .filter(|earlier| earlier.is_fetching() && earlier.is_waiting())
             .count();
-        if operation.fence == Fence::Fetching && fetching > 0 {
-            return false;
-        }
         !operation.is_fetching() || fetching < 1 << context.log_sra_max
     }
 
@@ -246,14 +242,29 @@ impl Requester {
         }
     }
 
-    /// The cursor stands on operations that have packets.
+    /// The cursor stands on operations that have packets, or on one that has none and whose fence still holds: those behind
+    /// start after it.
     fn skip_local(&mut self) {
-        while self
-            .operations
-            .get(self.cursor.0)
-            .is_some_and(|operation| operation.packets == 0 && operation.is_waiting())
-        {
+        while self.operations.get(self.cursor.0).is_some_and(|operation| {
+            operation.packets == 0
+                && operation.is_waiting()
+                && !self.holds_back(operation.fence, self.cursor.0)
+        }) {
             self.cursor = (self.cursor.0 + 1, 0);
+        }
+    }
+
+    /// True while the fence of the operation at a place keeps it from starting.
+    fn holds_back(&self, fence: Fence, at: usize) -> bool {
+        let mut earlier = self
+            .operations
+            .iter()
+            .take(at)
+            .filter(|one| one.is_waiting());
+        match fence {
+            Fence::None => false,
+            Fence::Fetching => earlier.any(Operation::is_fetching),
+            Fence::All => earlier.next().is_some(),
         }
     }
 

@@ -42,7 +42,7 @@ impl Work<'_> {
             }
             Answer::Nak { psn, code } => {
                 self.acknowledge_packet(psn, Syndrome::Nak(code));
-                // All but a gap in the sequence take the responder to ERR (IBA 9.9.3, class C).
+                // All but a gap in the sequence take the responder to ERR (IBA 9.9, class C).
                 if code != NakCode::PsnSequence {
                     self.raise(match code {
                         NakCode::RemoteAccess => EventType::WqAccessError,

@@ -1,4 +1,4 @@
-//! The responder: takes requests in order, executes them once, and answers (IBA 9.7.4, 9.7.5, 9.9.3).
+//! The responder: takes requests in order, executes them once, and answers (IBA 9.7, 9.9).
 //!
 //! Knows: expected PSN, message under way, rights and keys, duplicates.
 //! Must not know: the requester's WQE, or how an answer's packets are made (`respond`).
@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use warpverbs_sim_bus::{CopyFault, DmaAccess};
 use warpverbs_wire::cqe::CqeOpcode;
 use warpverbs_wire::eqe::EventType;
-use warpverbs_wire::prm::qpc::QpState;
+use warpverbs_wire::prm::qpc::{AtomicMode, QpState};
 use warpverbs_wire::roce::{NakCode, Opcode, Psn, Reth, packets};
 use warpverbs_wire::wqe::{masked_sum, masked_swapped};
 
@@ -133,7 +133,7 @@ impl Work<'_> {
             psn: packet.psn.get(),
             bytes: packet.len() as u32,
         });
-        // Packets for a QP that is not ready, or from a port that it is not connected to, are dropped (IBA 9.6.1.2).
+        // Packets for a QP that is not ready, or from a port that it is not connected to, are dropped (IBA 9.6).
         let ready = match qp.state {
             _ if qp.stuck => false,
             QpState::Rts => true,
@@ -174,7 +174,7 @@ impl Work<'_> {
             return self.take_duplicate(packet);
         }
         if ahead > 0 {
-            // Once for each gap (IBA 9.7.5.2.8).
+            // Once for each gap (IBA 9.7).
             let (known, psn) = (responder.nak_sent, responder.expected);
             responder.nak_sent = true;
             self.count(|set| &mut set.out_of_sequence);
@@ -189,8 +189,7 @@ impl Work<'_> {
         responder.nak_sent = false;
         let refusal = match self.execute(packet) {
             Ok(()) => {
-                self.count_request(packet.opcode);
-                self.establish();
+                self.note_request(packet.opcode);
                 // READs and atomics are acknowledged by their data.
                 if packet.ack_request && (packet.opcode.is_send() || packet.opcode.is_write()) {
                     let psn = packet.psn.plus(packet.packets() - 1);
@@ -229,18 +228,17 @@ impl Work<'_> {
         }
     }
 
-    /// The first request that a QP in RTR takes tells software that its peer is there (IBA 11.6: communication established).
-    fn establish(&mut self) {
-        if let Some(qp) = self.qp()
-            && qp.state == QpState::Rtr
-            && !std::mem::replace(&mut qp.responder.established, true)
-        {
+    /// Counts a request by its first packet. The first one that a QP in RTR takes tells software that its peer is there (IBA
+    /// 11.6: communication established).
+    fn note_request(&mut self, opcode: Opcode) {
+        let Some(qp) = self.qp() else { return };
+        let counts = qp.context.counter_set_id != 0;
+        if qp.state == QpState::Rtr && !std::mem::replace(&mut qp.responder.established, true) {
             self.raise(EventType::CommunicationEstablished);
         }
-    }
-
-    /// Counts a request by its first packet.
-    fn count_request(&mut self, opcode: Opcode) {
+        if !counts {
+            return;
+        }
         let begins = opcode.position().is_none_or(|at| at.is_first());
         if opcode.is_write() && begins {
             self.count(|set| &mut set.rx_write_requests);
@@ -261,7 +259,7 @@ impl Work<'_> {
         }
     }
 
-    /// Length of a packet inside its message: full unless it is the last (IBA 9.7.4.1.6).
+    /// Length of a packet inside its message: full unless it is the last (IBA 9.7).
     fn check_length(&mut self, packet: &Packet) -> Result<u64, Refusal> {
         let mtu = self.qp().map_or(0, |qp| qp.mtu()) as usize;
         if packet.bulk.is_some() {
@@ -441,7 +439,7 @@ impl Work<'_> {
     }
 
     /// Bus address and ordering of remote memory; `None` for a message of 0 bytes, whose key is not looked at (IBA
-    /// 9.7.4.1).
+    /// 9.7).
     pub(crate) fn remote_target(
         &mut self,
         range: &Reth,
@@ -516,9 +514,11 @@ impl Work<'_> {
             _ => (masked.address, masked.key, masked.length),
         };
         let Some(qp) = self.qp() else { return Ok(()) };
-        let allowed = qp.context.rae && qp.responder.message.is_none();
+        // Of the modes that the transitions take, one has atomics of fewer than 8 bytes.
+        let sized = size == 8 || qp.context.atomic_mode == AtomicMode::UpTo8;
+        let allowed = qp.context.rae && sized && qp.responder.message.is_none();
         let keep = 1 << qp.context.log_rra_max;
-        // Naturally aligned (IBA 9.4.5).
+        // Naturally aligned (IBA 9.4).
         if !allowed || !matches!(size, 4 | 8) || address % u64::from(size) != 0 {
             return Err(INVALID);
         }
@@ -575,7 +575,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// A request that was executed before (IBA 9.7.5.1.2): WRITEs and sends are acknowledged again, READs executed again,
+    /// A request that was executed before (IBA 9.7): WRITEs and sends are acknowledged again, READs executed again,
     /// atomics answered from memory.
     fn take_duplicate(&mut self, packet: &Packet) {
         self.stats.duplicates += 1;

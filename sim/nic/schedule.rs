@@ -104,10 +104,9 @@ impl Schedule {
         self.rng.below(2) == 0
     }
 
-    /// One of `qpns`.
-    pub(crate) fn one_of(&mut self, qpns: &[u32]) -> Option<u32> {
-        qpns.get(self.rng.below(qpns.len() as u32) as usize)
-            .copied()
+    /// A number below `bound`.
+    pub(crate) fn below(&mut self, bound: u32) -> u32 {
+        self.rng.below(bound)
     }
 
     pub(crate) fn is_idle(&self) -> bool {

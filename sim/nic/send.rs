@@ -42,7 +42,7 @@ impl Work<'_> {
                     outcome: Outcome::Success,
                 };
                 if !self.complete(done) {
-                    // A QP whose CQ is in error cannot go on (IBA 10.2.6).
+                    // A QP whose CQ is in error cannot go on (IBA 10.2).
                     self.enter_error(None);
                 }
             }

@@ -118,18 +118,18 @@ checks! {
     QpTriggered = 0x04_001d, BadParameter, "cd_slave_send and cd_slave_receive are off", "assumed: queues that others trigger are not modelled";
     QpCoreDirect = 0x04_001e, BadParameter, "cd_master comes with the capability", "mlx5_ifc cmd_hca_cap.cd";
 
-    InitState = 0x05_0001, BadQpState, "RST2INIT finds the QP in RST", "PRM, QP state machine; IBA 10.3.1";
-    RtrState = 0x05_0002, BadQpState, "INIT2RTR finds the QP in INIT", "PRM, QP state machine; IBA 10.3.1";
-    RtsState = 0x05_0003, BadQpState, "RTR2RTS finds the QP in RTR", "PRM, QP state machine; IBA 10.3.1";
+    InitState = 0x05_0001, BadQpState, "RST2INIT finds the QP in RST", "PRM, QP state machine; IBA 10.3";
+    RtrState = 0x05_0002, BadQpState, "INIT2RTR finds the QP in INIT", "PRM, QP state machine; IBA 10.3";
+    RtsState = 0x05_0003, BadQpState, "RTR2RTS finds the QP in RTR", "PRM, QP state machine; IBA 10.3";
     OptParam = 0x05_0004, BadParameter, "opt_param_mask names only fields that the transition takes", "Linux mlx5 qp.c: opt_mask";
     PathMigration = 0x05_0005, BadParameter, "pm_state is MIGRATED", "DOCA doca_verbs_qp.cpp: MLX5_QPC_PM_STATE_MIGRATED";
     Port = 0x05_0006, BadIndex, "vhca_port_num is a port", "mlx5_ifc ads.vhca_port_num";
     PkeyIndex = 0x05_0007, BadIndex, "pkey_index is in the table", "mlx5_ifc ads.pkey_index";
     AtomicMode = 0x05_0008, BadParameter, "rae comes with an atomic_mode of the device", "mlx5_ifc qpc.atomic_mode";
-    Mtu = 0x05_0009, BadParameter, "mtu is one of 256 to 4096 bytes and at most the port's", "mlx5_ifc qpc.mtu; IBA 10.3.1";
+    Mtu = 0x05_0009, BadParameter, "mtu is one of 256 to 4096 bytes and at most the port's", "mlx5_ifc qpc.mtu; IBA 10.3";
     MaxMessage = 0x05_000a, BadParameter, "log_msg_max is at most the device's", "mlx5_ifc cmd_hca_cap.log_max_msg";
     GidIndex = 0x05_000b, BadIndex, "src_addr_index is a filled entry of the GID table", "mlx5_ifc ads.src_addr_index";
-    RemoteAddress = 0x05_000c, BadParameter, "the path has a remote address: rgid_rip and rmac on RoCE, rlid or a GRH on InfiniBand", "mlx5_ifc ads; IBA 10.3.1";
+    RemoteAddress = 0x05_000c, BadParameter, "the path has a remote address: rgid_rip and rmac on RoCE, rlid or a GRH on InfiniBand", "mlx5_ifc ads; IBA 10.3";
     Init2InitState = 0x05_000f, BadQpState, "INIT2INIT finds the QP in INIT", "PRM, QP state machine; IBA 10.3";
     Rts2RtsState = 0x05_0010, BadQpState, "RTS2RTS finds the QP in RTS", "PRM, QP state machine; IBA 10.3";
     SqErrState = 0x05_0011, BadQpState, "SQERR2RTS finds the QP in SQER, where an RC QP never is", "IBA 10.3: SQE is of other services";

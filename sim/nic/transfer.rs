@@ -8,7 +8,7 @@ use warpverbs_wire::wqe::Opcode;
 
 use crate::failure::{Failed, LOCAL_PROTECTION, LOCAL_QP_OPERATION};
 use crate::findings::FindingKind;
-use crate::keys::{self, DUMP_FILL_MKEY, KeyFault, Request, Right};
+use crate::keys::{self, DUMP_FILL_MKEY, KeyFault, NULL_MKEY, Request, Right};
 use crate::objects::ObjectId;
 use crate::qp::{Piece, Slot};
 use crate::receive::Posted;
@@ -157,6 +157,10 @@ impl Work<'_> {
         right: Right,
     ) -> Result<Option<(u64, DmaAccess)>, Failed> {
         if key == DUMP_FILL_MKEY && slot.is_some_and(|slot| slot.opcode == Opcode::Dump) {
+            return Ok(None);
+        }
+        // Reads through it give zeroes, and writes go nowhere (`null_mkey`).
+        if key == NULL_MKEY {
             return Ok(None);
         }
         let request = Request {

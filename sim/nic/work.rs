@@ -121,7 +121,7 @@ impl Work<'_> {
             if has_record {
                 self.read_dbr();
             }
-            // Receives that are posted in ERR are flushed too (IBA 10.3.1); there is no doorbell that would tell of them.
+            // Receives that are posted in ERR are flushed too (IBA 10.3); there is no doorbell that would tell of them.
             if state == QpState::Err && self.qp().is_some_and(|qp| qp.receives.is_some()) {
                 self.read_receive_dbr();
             }

@@ -20,7 +20,7 @@ structure! {
         mlid: u8 => 0x29, 7;
         /// Remote LID; on RoCE it is not used.
         rlid: u16 => 0x30, 16;
-        /// Local ACK timeout: 4.096 us * 2^this (IBA 9.7.6.1.3); zero never times out.
+        /// Local ACK timeout: 4.096 us * 2^this (IBA 9.7); zero never times out.
         ack_timeout: u8 => 0x40, 5;
         /// Index of the source GID.
         src_addr_index: u8 => 0x48, 8;

@@ -47,7 +47,7 @@ open_enum! {
 }
 
 open_enum! {
-    /// Path migration state (IBA 17.2.8).
+    /// Path migration state (IBA 17.2).
     pub enum PathMigration: u8 {
         /// Armed.
         Armed = 0 as "MLX5_QPC_PM_STATE_ARMED",
@@ -337,7 +337,7 @@ structure! {
         cd_slave_send: bool => 0x49e, 1;
         /// Core-direct: the QP triggers others.
         cd_master: bool => 0x49f, 1;
-        /// Timer that the QP puts into receiver-not-ready answers (IBA 9.7.5.2.8).
+        /// Timer that the QP puts into receiver-not-ready answers (IBA 9.7).
         min_rnr_nak: u8 => 0x4a3, 5;
         /// PSN of the next packet to receive.
         next_rcv_psn: u32 => 0x4a8, 24;

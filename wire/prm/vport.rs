@@ -27,7 +27,7 @@ open_enum! {
 }
 
 open_enum! {
-    /// Logical state of an InfiniBand port (IBA 14.2.5.6, PortInfo:PortState).
+    /// Logical state of an InfiniBand port (IBA 14.2, PortInfo:PortState).
     pub enum PortState: u8 {
         /// Down.
         Down = 1,
@@ -45,7 +45,7 @@ structure! {
     pub struct HcaVport: Mlx5Ifc "hca_vport_context", 0x1000 bits {
         /// True: every packet must carry a GRH.
         grh_required: bool => 0x103, 1;
-        /// Physical state (IBA 14.2.5.6): 5 is link up.
+        /// Physical state (IBA 14.2): 5 is link up.
         port_physical_state: u8 => 0x110, 4;
         /// Logical state of the physical port.
         port_state: PortState => 0x118, 4;

@@ -1,4 +1,4 @@
-//! GIDs and the addresses that they are made of (IBA 4.1.1, A17.4.5; RFC 4291).
+//! GIDs and the addresses that they are made of (IBA 4.1, annex A17; RFC 4291).
 
 /// The GID of an IPv4 address: `::ffff:a.b.c.d`.
 pub const fn gid_of_ipv4(address: [u8; 4]) -> [u8; 16] {

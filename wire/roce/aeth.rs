@@ -1,4 +1,4 @@
-//! Acknowledgement extended transport header (IBA 9.3.5, 9.7.5).
+//! Acknowledgement extended transport header (IBA 9.3, 9.7).
 //!
 //! | bits | field |
 //! |---|---|

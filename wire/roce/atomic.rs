@@ -1,4 +1,4 @@
-//! Extended headers of atomics (IBA 9.3.4 and 9.5.3).
+//! Extended headers of atomics (IBA 9.3, 9.5).
 //!
 //! AtomicETH:
 //!

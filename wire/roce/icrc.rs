@@ -1,4 +1,4 @@
-//! Invariant CRC (IBA 7.8.1, A17.3.3): the CRC-32 of Ethernet over what no switch or router may change.
+//! Invariant CRC (IBA 7.8, annex A17): the CRC-32 of Ethernet over what no switch or router may change.
 //!
 //! It covers IP header, UDP header, BTH and all behind it but itself. Fields that change on the way count as ones, and eight
 //! bytes of ones stand for the local route header that a RoCE packet does not have. It lies in the packet with its low byte

@@ -1,4 +1,4 @@
-//! Immediate data (IBA 9.3.6) and the key that a send invalidates (IETH, IBA 9.3.7): 32 bits each.
+//! Immediate data (IBA 9.3) and the key that a send invalidates (IETH, IBA 9.3): 32 bits each.
 
 use crate::layout::structure;
 

@@ -91,7 +91,7 @@ pub enum Ip {
 }
 
 impl Ip {
-    /// A header from one GID to another: IPv4 if both are mapped addresses of it, IPv6 otherwise (IBA A17.4.5). Lengths and
+    /// A header from one GID to another: IPv4 if both are mapped addresses of it, IPv6 otherwise (IBA A17.4). Lengths and
     /// checksum are left to [`crate::roce::Frame::emit`].
     pub fn between(source: [u8; 16], destination: [u8; 16], hop_limit: u8) -> Self {
         use super::address::ipv4_of;

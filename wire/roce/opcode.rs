@@ -54,7 +54,7 @@ open_enum! {
         SendLastInvalidate = 0x16 as "IB_OPCODE_SEND_LAST_WITH_INVALIDATE",
         /// Only packet of a send that invalidates a key.
         SendOnlyInvalidate = 0x17 as "IB_OPCODE_SEND_ONLY_WITH_INVALIDATE",
-        /// Congestion notification (IBA A17.9.2); 16 reserved bytes follow the BTH.
+        /// Congestion notification (IBA A17.9); 16 reserved bytes follow the BTH.
         CongestionNotification = 0x81,
         /// Masked compare and swap (assumed).
         MaskedCompareSwap = 0xf3,

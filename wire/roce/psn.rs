@@ -1,4 +1,4 @@
-//! Packet sequence numbers: 24 bits that wrap (IBA 9.7.1, 9.7.2).
+//! Packet sequence numbers: 24 bits that wrap (IBA 9.7, 9.7).
 
 /// A packet sequence number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

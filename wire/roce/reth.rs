@@ -1,4 +1,4 @@
-//! RDMA extended transport header (IBA 9.3.3).
+//! RDMA extended transport header (IBA 9.3).
 //!
 //! | bits | field |
 //! |---|---|

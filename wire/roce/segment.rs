@@ -1,4 +1,4 @@
-//! How a message is cut into packets of the path MTU (IBA 9.7.1: all but the last are full).
+//! How a message is cut into packets of the path MTU (IBA 9.7: all but the last are full).
 
 use crate::roce::Position;
 

@@ -1,6 +1,6 @@
 //! Times that packets and QP contexts hold as 5-bit codes.
 
-/// Time after which a requester may repeat what a receiver was not ready for, in microseconds (IBA table 45 of 9.7.5.2.8;
+/// Time after which a requester may repeat what a receiver was not ready for, in microseconds (IBA 9.7, table 45;
 /// `IB_RNR_TIMER_*` of Linux's `rdma/ib_verbs.h`). `None` for a code wider than 5 bits.
 pub const fn rnr_us(code: u8) -> Option<u32> {
     match code {
@@ -12,7 +12,7 @@ pub const fn rnr_us(code: u8) -> Option<u32> {
     }
 }
 
-/// Local ACK timeout in nanoseconds: 4.096 us * 2^`code` (IBA 9.7.6.1.3). `None` for 0, which never times out, and for a
+/// Local ACK timeout in nanoseconds: 4.096 us * 2^`code` (IBA 9.7). `None` for 0, which never times out, and for a
 /// code wider than 5 bits.
 pub const fn ack_timeout_ns(code: u8) -> Option<u64> {
     match code {

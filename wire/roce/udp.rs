@@ -10,7 +10,7 @@
 use crate::layout::structure;
 use crate::roce::UDP_PROTOCOL;
 
-/// The destination port of RoCE v2 (IBA A17.4.1; `ROCE_V2_UDP_DPORT` of Linux).
+/// The destination port of RoCE v2 (IBA A17.4; `ROCE_V2_UDP_DPORT` of Linux).
 pub const ROCE_PORT: u16 = 4791;
 
 structure! {

@@ -1,13 +1,17 @@
-//! Developer tasks: `cargo xtask ptx [--check | --text]`.
+//! Developer tasks: `cargo xtask ptx [--check | --text]`, `cargo xtask ffi [--check]`.
 
+mod ffi;
 mod ptx;
 
 use std::{env, process::ExitCode};
 
-const USAGE: &str = "usage: cargo xtask ptx [--check | --text]
+const USAGE: &str = "usage: cargo xtask ptx [--check | --text], cargo xtask ffi [--check | --declarations FILE]
   ptx          builds ptx/ from device/kernels
   ptx --check  compares ptx/ with what device/kernels gives; exits 3 if the compiler is not the recorded one
-  ptx --text   looks for what the committed PTX must not have";
+  ptx --text   looks for what the committed PTX must not have
+  ffi          builds host/ffi/bindings.rs from rdma-core's headers
+  ffi --check  compares host/ffi/bindings.rs with what the headers here give
+  ffi --declarations  writes how the headers here declare the functions of host/ffi/table.rs";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -16,6 +20,9 @@ fn main() -> ExitCode {
         ["ptx"] => ptx::build(),
         ["ptx", "--check"] => ptx::check(),
         ["ptx", "--text"] => ptx::check_text(),
+        ["ffi"] => ffi::build(),
+        ["ffi", "--check"] => ffi::check(),
+        ["ffi", "--declarations", file] => ffi::declarations(file),
         _ => {
             eprintln!("{USAGE}");
             ExitCode::from(2)

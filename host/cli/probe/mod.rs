@@ -16,30 +16,33 @@ use warpverbs::driver::sim::World;
 
 use crate::args::ProbeArgs;
 use crate::failure::Failure;
+use crate::mlx5;
 use crate::output;
 
 pub(crate) fn run(args: &ProbeArgs) -> Result<(), Failure> {
-    if args.nic != "sim" {
-        return Err(Failure::Run(format!(
-            "no NIC named {:?}: this version has no driver for mlx5 devices yet; use --nic sim",
-            args.nic
-        )));
-    }
     let expected = match &args.against {
         Some(path) => Some(read(path)?),
         None => None,
     };
     let begun = Instant::now();
-    let world = World::builder()
-        .build_on_host()
-        .map_err(|error| Failure::Run(format!("cannot start the NIC: {error}")))?;
-    let nic = world.nic();
-    let name = nic.name();
+    let world = match args.nic.as_str() {
+        "sim" => Some(
+            World::builder()
+                .build_on_host()
+                .map_err(|error| Failure::Run(format!("cannot start the NIC: {error}")))?,
+        ),
+        _ => None,
+    };
+    let nic = match &world {
+        Some(world) => world.nic(),
+        None => mlx5::open(&args.nic)?,
+    };
+    let name = mlx5::shown(&nic.name());
     let device = rig::Device::open(nic)?;
     let trials = trials::all(&device, args.trials)?;
     device.close()?;
     // Trials break rules, so findings are not looked at; leaks are.
-    if let Some(object) = world.live().first() {
+    if let Some(object) = world.iter().flat_map(World::live).next() {
         return Err(Failure::Run(format!("left behind: {object}")));
     }
     let report = json!({

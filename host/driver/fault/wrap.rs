@@ -6,6 +6,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use warpverbs_wire::eqe::Event;
+
 use super::plan::{Role, Verdict};
 use super::{Call, Device, Faults, Outcome};
 use crate::driver::{
@@ -125,6 +127,7 @@ impl Nic for Faulty<dyn Nic> {
         Makes alloc_uar(kind: UarKind) -> UarInfo, None, |made: &UarInfo| Some(made.handle.0);
         Undoes free_uar(uar: NicHandle) -> (), Some(uar.0), |()| None;
         Uses ring_doorbell(uar: NicHandle, value: [u8; 8]) -> (), Some(uar.0), |()| None;
+        Asks take_events() -> Vec<Event>, None, |_| None;
         Asks query_eqn(vector: u32) -> u32, None, |_| None;
         Asks query_port(port: u8) -> PortInfo, None, |_| None;
         Asks query_gid(port: u8, index: u32) -> Option<GidEntry>, None, |_| None;

@@ -172,7 +172,15 @@ impl World {
                 }
             }
         }
-        findings.clone()
+        let mut lines = findings.clone();
+        if let Processor::Simulated(gpu) = &self.processor
+            && let left_out @ 1.. = gpu.order_reports_left_out()
+        {
+            lines.push(format!(
+                "memory order: {left_out} more, of other pairs of instructions"
+            ));
+        }
+        lines
     }
 
     /// What the first NIC counted.
@@ -333,7 +341,8 @@ impl WorldBuilder {
                 // Software that is right does not notice, but there is nothing to be found in flat memory.
                 config.reads_records_early |= self.gpu.check != Check::Fast;
                 config.checks_wqes |= self.gpu.check != Check::Fast;
-                // The last byte tells the NICs apart, and so their GIDs.
+                // The last byte tells the NICs apart, and so their GIDs; on InfiniBand, their LIDs do.
+                config.lid = config.lid.wrapping_add(number as u16);
                 config.mac[5] = config.mac[5].wrapping_add(number as u8);
                 let model = Arc::new(Mutex::new(NicModel::new(config)));
                 bus.attach(model.clone());

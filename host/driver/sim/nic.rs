@@ -15,6 +15,7 @@ use warpverbs_sim_nic::{
     self as model, Background, CommandError, DmaRange, HostCall, NicError, NicModel,
 };
 use warpverbs_wire::doorbell;
+use warpverbs_wire::eqe::Event;
 use warpverbs_wire::prm::header::Request;
 use warpverbs_wire::prm::{
     create_cq, create_mkey, create_qp, destroy_cq, destroy_mkey, destroy_qp,
@@ -474,6 +475,10 @@ impl Nic for SimNic {
             .map_err(|fault| invalid(CALL, fault.to_string()))?;
         self.advance();
         Ok(())
+    }
+
+    fn take_events(&self) -> Result<Vec<Event>> {
+        Ok(self.model().take_events())
     }
 
     fn query_eqn(&self, vector: u32) -> Result<u32> {

@@ -22,6 +22,15 @@ pub(super) enum Place {
     Host,
 }
 
+impl Place {
+    pub(super) fn block(self) -> Option<u32> {
+        match self {
+            Self::Block(number) => Some(number),
+            Self::Device | Self::Host => None,
+        }
+    }
+}
+
 /// A scope as the greatest distance that it includes. No launch has clusters, so a cluster is a block (PTX ISA,
 /// "Cluster of Cooperative Thread Arrays").
 pub(super) fn reach(scope: Scope) -> usize {
@@ -44,18 +53,9 @@ pub(super) enum Path {
 struct Paths {
     /// Epochs of the writes on each path. They count to the two slots behind the queue's.
     epochs: [u32; 2],
-    /// What happens before a write on the path, for whoever reads that.
-    released: [Clock; 2],
-}
-
-impl Paths {
-    fn learn(&mut self, join: impl Fn(Path, &mut Clock)) {
-        for path in [Path::GpuMemory, Path::HostMemory] {
-            if let Some(clock) = self.released.get_mut(path as usize) {
-                join(path, clock);
-            }
-        }
-    }
+    /// Writes that happen before a write on the path, for whoever reads that, and not before one on the other: those of
+    /// peers, and, where a read has pushed them, the queue's own.
+    before: [Clock; 2],
 }
 
 impl Path {
@@ -110,8 +110,10 @@ impl AgentState {
     /// What it knows.
     #[inline]
     pub(super) fn known(&self) -> Known<'_> {
-        let slots = if self.paths.is_some() { OWN_SLOTS } else { 1 };
-        Known::of(&self.clock, self.slot, slots as u32)
+        match &self.paths {
+            Some(paths) => Known::of_queue(&self.clock, &paths.before, self.slot),
+            None => Known::of(&self.clock, self.slot),
+        }
     }
 
     /// What it knows of others.
@@ -140,21 +142,12 @@ impl AgentState {
             return self.fences.clone();
         };
         let now = self.release();
-        Some(Arc::new(self.with_fence(&now, reach)))
-    }
-
-    /// What fences release, and a new one to all within its reach.
-    fn with_fence(&self, now: &Arc<Snapshot>, reach: usize) -> [Option<Arc<Snapshot>>; DISTANCES] {
-        let mut out = self.fences.as_deref().cloned().unwrap_or_default();
-        for entry in out.iter_mut().take(reach + 1) {
-            *entry = Some(now.clone());
-        }
-        out
+        self.fences.with(now, reach)
     }
 
     /// What an MMIO store carries to the device.
     pub(super) fn fenced(&self, distance: usize) -> Option<Arc<Snapshot>> {
-        self.fences.as_ref()?.get(distance)?.clone()
+        self.fences.to(distance).cloned()
     }
 
     /// A strong load has read what a writer at `distance` released to it. A later fence acquires it, or the load itself.
@@ -186,9 +179,6 @@ impl AgentState {
     /// Acquires a snapshot.
     fn learn(&mut self, snapshot: &Snapshot) {
         snapshot.join_into(&mut self.clock);
-        if let Some(paths) = &mut self.paths {
-            paths.learn(|_, clock| snapshot.join_into(clock));
-        }
     }
 
     fn acquire_pending(&mut self, reach: usize) {
@@ -303,7 +293,7 @@ impl Agents {
         let mut state = AgentState::new(slot, Place::Device, Clock::default(), 1);
         state.paths = Some(Paths {
             epochs: [1, 1],
-            released: Default::default(),
+            before: Default::default(),
         });
         self.put(state);
         self.contexts.insert((device, context), slot);
@@ -536,7 +526,7 @@ impl Agents {
         }
         if kind != FenceKind::Acquire {
             let snapshot = state.release();
-            state.fences = Some(Arc::new(state.with_fence(&snapshot, reach)));
+            state.fences = state.fences.with(snapshot, reach);
         } else {
             // The epoch ends all the same: what the pool of `fence.sc` holds must not cover what follows.
             state.epoch += 1;
@@ -563,7 +553,7 @@ impl Agents {
         };
         let own = slot + path.offset();
         let at = path as usize;
-        let (Some(entry), Some(base)) = (paths.epochs.get_mut(at), paths.released.get(at)) else {
+        let (Some(entry), Some(before)) = (paths.epochs.get_mut(at), paths.before.get(at)) else {
             return (slot, reads, None);
         };
         let epoch = *entry;
@@ -573,12 +563,9 @@ impl Agents {
         *entry += 1;
         state.epoch += 1;
         // What this queue read before, and wrote on the path before.
-        let snapshot = Snapshot::new(
-            base.clone(),
-            &[(slot, reads), (own, epoch)],
-            Some((own, epoch)),
-        );
-        (own, epoch, Some(Arc::new(snapshot)))
+        let later = [(slot, reads), (own, epoch)];
+        let snapshot = Snapshot::new(state.clock.clone(), &later, Some((own, epoch)));
+        (own, epoch, Some(Arc::new(snapshot.and(before.clone()))))
     }
 
     /// A device's queue reads data: the read pushes its writes on that path before it.
@@ -586,17 +573,14 @@ impl Agents {
         if let Some(state) = self.get_mut(slot)
             && let Some(paths) = &mut state.paths
         {
-            let at = path as usize;
-            let mut pushed = paths.released.get(at).cloned().unwrap_or_default();
-            pushed.raise(
-                slot + path.offset(),
-                paths.epochs.get(at).copied().unwrap_or(0),
-            );
-            paths.learn(|other, clock| {
-                if other != path {
-                    clock.join(&pushed);
-                }
-            });
+            let [gpu, host] = &mut paths.before;
+            let (pushed, other) = match path {
+                Path::GpuMemory => (gpu, host),
+                Path::HostMemory => (host, gpu),
+            };
+            other.join(pushed);
+            let epoch = paths.epochs.get(path as usize).copied().unwrap_or(0);
+            other.raise(slot + path.offset(), epoch);
         }
     }
 
@@ -613,34 +597,30 @@ impl Agents {
         let Some(state) = self.get_mut(peer) else {
             return;
         };
-        let mut known = state.clock.clone();
-        known.raise(peer, state.epoch);
         let Some(paths) = &mut state.paths else {
             return;
         };
-        let mut released = paths.released.clone();
-        for (at, path) in [Path::GpuMemory, Path::HostMemory].into_iter().enumerate() {
-            let own = peer + path.offset();
-            let epoch = paths.epochs.get(at).copied().unwrap_or(0);
-            known.raise(own, epoch);
-            if let Some(clock) = released.get_mut(at) {
-                clock.raise(peer, state.epoch);
-                clock.raise(own, epoch);
-            }
-        }
+        let (known, epoch) = (state.clock.clone(), state.epoch);
+        let (before, epochs) = (paths.before.clone(), paths.epochs);
         // Its epochs end here, so that nothing that it does later is covered.
         state.epoch += 1;
         for epoch in &mut paths.epochs {
             *epoch += 1;
         }
-        if let Some(state) = self.get_mut(slot) {
-            state.clock.join(&known);
-            if let Some(paths) = &mut state.paths {
-                paths.learn(|path, clock| {
-                    if let Some(theirs) = released.get(path as usize) {
-                        clock.join(theirs);
-                    }
-                });
+        let Some(state) = self.get_mut(slot) else {
+            return;
+        };
+        state.clock.join(&known);
+        state.clock.raise(peer, epoch);
+        let Some(paths) = &mut state.paths else {
+            return;
+        };
+        for path in [Path::GpuMemory, Path::HostMemory] {
+            let at = path as usize;
+            let theirs = (before.get(at), epochs.get(at));
+            if let (Some(own), (Some(before), Some(epoch))) = (paths.before.get_mut(at), theirs) {
+                own.join(before);
+                own.raise(peer + path.offset(), *epoch);
             }
         }
     }

@@ -69,14 +69,15 @@ impl Cell {
         self.value_at(self.messages.len().saturating_sub(1), 0xff).0
     }
 
-    /// Puts a message behind `index`; forgets messages that nobody can read any more.
+    /// Puts a message behind `index`.
     pub(super) fn insert_behind(&mut self, index: usize, message: Message, visible: u64) {
         let at = (index + 1).min(self.messages.len());
         self.messages.insert(at, message);
         self.forget(visible);
     }
 
-    fn forget(&mut self, visible: u64) {
+    /// Forgets messages that nobody can read any more.
+    pub(super) fn forget(&mut self, visible: u64) {
         let aged = self
             .messages
             .iter()

@@ -6,6 +6,7 @@
 //! A posted store arrives some steps later. Stores to one address that are ordered by causality arrive in that order
 //! (PTX ISA, "mmio operation": performed as often as they are executed, and like relaxed operations otherwise); others in any.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use warpverbs_sim_bus::{Party, Posted, Rng};
@@ -28,9 +29,10 @@ pub(super) struct UnderWay {
     looks: u32,
 }
 
+/// Stores under way, by device, oldest first.
 #[derive(Default)]
 pub(super) struct Doorbells {
-    under_way: Vec<UnderWay>,
+    under_way: BTreeMap<u16, Vec<UnderWay>>,
 }
 
 impl Doorbells {
@@ -43,7 +45,8 @@ impl Doorbells {
         carries: Option<Arc<Snapshot>>,
         by: Party,
     ) {
-        self.under_way.push(UnderWay {
+        let stores = self.under_way.entry(posted.device).or_default();
+        stores.push(UnderWay {
             posted,
             slot,
             epoch,
@@ -56,41 +59,32 @@ impl Doorbells {
 
     pub(super) fn any_for(&self, device: u16) -> bool {
         self.under_way
-            .iter()
-            .any(|store| store.posted.device == device)
+            .get(&device)
+            .is_some_and(|stores| !stores.is_empty())
     }
 
     /// One that arrives at the device now, if any does.
     pub(super) fn next(&mut self, device: u16, rng: &mut Rng) -> Option<UnderWay> {
-        let mine = |store: &UnderWay| store.posted.device == device;
-        let oldest = self.under_way.iter().position(mine)?;
-        let looks = self.under_way.get_mut(oldest).map_or(0, |store| {
-            store.looks += 1;
-            store.looks
-        });
-        if looks < LONGEST && rng.below(4) != 0 {
+        let stores = self.under_way.get_mut(&device)?;
+        let oldest = stores.first_mut()?;
+        oldest.looks += 1;
+        if oldest.looks < LONGEST && rng.below(4) != 0 {
             return None;
         }
-        let free: Vec<usize> = (0..self.under_way.len())
-            .filter(|at| self.may_arrive(*at, device))
-            .collect();
-        let choice = free.get(rng.below(free.len() as u32) as usize).copied()?;
-        Some(self.under_way.remove(choice))
+        let mut choice = rng.below(stores.len() as u32) as usize;
+        // One that must arrive before it takes its turn.
+        while let Some(before) = first_before(stores, choice) {
+            choice = before;
+        }
+        (choice < stores.len()).then(|| stores.remove(choice))
     }
+}
 
-    /// True if no store before it to the same address happens before it.
-    fn may_arrive(&self, at: usize, device: u16) -> bool {
-        let Some(store) = self
-            .under_way
-            .get(at)
-            .filter(|store| store.posted.device == device)
-        else {
-            return false;
-        };
-        !self.under_way.iter().take(at).any(|before| {
-            before.posted.device == device
-                && before.posted.offset == store.posted.offset
-                && Known::of(&store.clock, store.slot, 1).covers(before.slot, before.epoch)
-        })
-    }
+/// The first store to the same address that happens before the one at `at`.
+fn first_before(stores: &[UnderWay], at: usize) -> Option<usize> {
+    let store = stores.get(at)?;
+    let known = Known::of(&store.clock, store.slot);
+    stores.iter().take(at).position(|before| {
+        before.posted.offset == store.posted.offset && known.covers(before.slot, before.epoch)
+    })
 }

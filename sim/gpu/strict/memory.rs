@@ -3,7 +3,7 @@
 //! Knows: the order of checks, choice of value, and bookkeeping of each.
 //! Must not know: who runs next.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use warpverbs_sim_bus::{
@@ -12,7 +12,7 @@ use warpverbs_sim_bus::{
 };
 
 use super::agents::{Agents, Place, reach};
-use super::clocks::{Carried, Clock, DISTANCES, Releases, Snapshot, carried_to, merged};
+use super::clocks::{Carried, Clock, DISTANCES, Snapshot};
 use super::doorbells::Doorbells;
 use super::judge::{certain, choose, judge_read, judge_write};
 use super::message::{Message, Side, Strength, bits};
@@ -41,6 +41,8 @@ pub struct StrictMemory {
     rng: Rng,
     /// Accesses so far.
     pub(super) now: u64,
+    /// Cells with more than one message, and when the newest was made: old ones are forgotten once nobody can read them.
+    aging: VecDeque<(u64, u64)>,
     /// Accesses up to here are visible to everyone.
     all_visible: u64,
 }
@@ -95,6 +97,7 @@ impl StrictMemory {
             // A sequence of its own, so that the scheduler's choices do not depend on those made here.
             rng: Rng::scripted(seed ^ 0x7374_7269_6374_6d65, script),
             now: 0,
+            aging: VecDeque::new(),
             all_visible: 0,
         }
     }
@@ -168,6 +171,7 @@ impl StrictMemory {
             _ => None,
         };
         let mut observed = [const { None }; 8];
+        let mut in_block = None;
         for (index, entry) in sources.iter().zip(&mut observed) {
             if let Some(message) = cell.messages.get_mut(index) {
                 // Who learns of this reader learns of a write that it knew already.
@@ -176,13 +180,17 @@ impl StrictMemory {
                 }
                 if side.weakness(&message.side, &self.agents).is_none() {
                     let distance = self.agents.distance(side.place, message.side.place);
-                    *entry = carried_to(&message.releases, distance).map(|r| (r.clone(), distance));
+                    *entry = message.releases.to(distance).map(|r| (r.clone(), distance));
+                    in_block = in_block.or(message.releases.to_block(side.place.block()).cloned());
                 }
             }
         }
         cell.note_read(side);
         if observed.first().is_some_and(Option::is_some) || sources.single().is_none() {
             self.observe(side.slot, observed.iter().flatten(), acquires);
+        }
+        if let Some(snapshot) = in_block {
+            self.observe(side.slot, [(snapshot, 0)].iter(), acquires);
         }
         self.report(found);
         value
@@ -242,7 +250,21 @@ impl StrictMemory {
         cell.insert_behind(behind, message, visible);
         cell.settle_reads(agent.known(), part.mask);
         flat.put_word(part.cell, cell.latest(), part.mask);
+        let ages = cell.messages.len() > 1;
+        self.age(ages.then_some(part.cell));
         self.report(found);
+    }
+
+    /// A cell that was just written will have to forget something; others have to now.
+    fn age(&mut self, cell: Option<u64>) {
+        self.aging.extend(cell.map(|cell| (self.now, cell)));
+        let visible = self.visible();
+        while let Some((_, cell)) = self.aging.front().copied().filter(|(at, _)| *at <= visible) {
+            self.aging.pop_front();
+            if let Some(cell) = self.table.own_cell(cell) {
+                cell.forget(visible);
+            }
+        }
     }
 
     pub(super) fn note_written(&mut self, addr: u64, len: u64) {
@@ -297,7 +319,7 @@ impl StrictMemory {
         let releasing =
             matches!(access.order, Order::Release | Order::AcqRel).then(|| reach(access.scope));
         let mut inherited = None;
-        let mut observed = None;
+        let mut observed = [None, None];
         if let Some(message) = sources
             .single()
             .and_then(|index| cell.messages.get_mut(index))
@@ -307,24 +329,27 @@ impl StrictMemory {
             }
             if side.weakness(&message.side, &self.agents).is_none() {
                 let distance = self.agents.distance(side.place, message.side.place);
-                observed = carried_to(&message.releases, distance).map(|r| (r.clone(), distance));
-                inherited = message
-                    .releases
-                    .clone()
-                    .map(|releases| (releases, distance));
+                let wide = message.releases.to(distance).map(|r| (r.clone(), distance));
+                let narrow = message.releases.to_block(side.place.block());
+                observed = [wide, narrow.map(|r| (r.clone(), 0))];
+                inherited = Some((
+                    message.releases.clone(),
+                    distance,
+                    message.side.place.block(),
+                ));
             }
         }
         let Some(agent) = self.agents.get_mut(side.slot) else {
             return old;
         };
-        if let Some((releases, distance)) = observed {
+        for (releases, distance) in observed.into_iter().flatten() {
             let acquired = acquires.is_some_and(|reach| reach >= distance);
             agent.observe(&releases, distance, acquired);
         }
         if writes {
             let own = agent.releases(releasing);
             let releases = match inherited {
-                Some((inherited, distance)) => Some(joined(own, &inherited, distance)),
+                Some((inherited, distance, block)) => own.and_read(&inherited, distance, block),
                 None => own,
             };
             let value = op.apply(size, old, a, b) << shift;
@@ -332,27 +357,14 @@ impl StrictMemory {
             cell.insert_behind(cut, message, visible);
             cell.settle_reads(agent.known(), part.mask);
             flat.put_word(part.cell, cell.latest(), part.mask);
+            let ages = cell.messages.len() > 1;
+            self.age(ages.then_some(part.cell));
         } else {
             cell.note_read(side);
         }
         self.report(found);
         old
     }
-}
-
-/// What an atomic carries, with what it read carried. PTX ISA, "Observation": a read of this write observes what it read,
-/// too. The first writer is as far from that reader as the farther of both (distances are ultrametric).
-fn joined(own: Carried, read: &Releases, distance: usize) -> Arc<Releases> {
-    let mut out = own.as_deref().cloned().unwrap_or_default();
-    for (to, entry) in out.iter_mut().enumerate() {
-        if let Some(inherited) = read.get(to.max(distance)).and_then(Option::as_ref) {
-            *entry = Some(match entry.take() {
-                Some(own) => merged(&own, inherited),
-                None => inherited.clone(),
-            });
-        }
-    }
-    Arc::new(out)
 }
 
 /// Local memory belongs to one thread: it needs no model.
@@ -399,7 +411,7 @@ impl Memory for StrictMemory {
             matches!(access.order, Order::Release | Order::AcqRel).then(|| reach(access.scope));
         let releases = match self.agents.get_mut(side.slot) {
             Some(agent) if side.strength.strong => agent.releases(releasing),
-            _ => None,
+            _ => Carried::Nothing,
         };
         self.note_written(addr, size.into());
         self.write_part(

@@ -156,7 +156,7 @@ impl Message {
             writes: true,
             non_coherent: false,
         };
-        Self::new(side, 0, value, None, false)
+        Self::new(side, 0, value, Carried::Nothing, false)
     }
 
     /// True if whoever has this clock may not read anything older: the write happens before it, or a read of it does (PTX

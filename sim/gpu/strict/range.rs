@@ -3,13 +3,11 @@
 //! Knows: how a range falls into granules and cells.
 //! Must not know: what one cell does.
 
-use std::sync::Arc;
-
 use warpverbs_sim_bus::{Access, Agent, Order, Purpose, Space};
 
 use super::agents::Path;
 use super::cell::Cell;
-use super::clocks::{Carried, DISTANCES};
+use super::clocks::Carried;
 use super::few::Few;
 use super::judge::{judge_read, judge_write};
 use super::memory::{Part, StrictMemory};
@@ -83,8 +81,7 @@ impl StrictMemory {
         let (slot, epoch, carried) = self.agents.device_write(side.slot, path(addr), relaxed);
         // The write counts to its path, not to the queue's reads.
         let counts_to = (slot, epoch);
-        let releases = carried
-            .map(|carried| Arc::new([const { () }; DISTANCES].map(|()| Some(carried.clone()))));
+        let releases = carried.map_or(Carried::Nothing, Carried::ToAll);
         for piece in pieces(addr, bytes.len() as u64) {
             let data = bytes
                 .get(piece.from..piece.from + piece.len as usize)
@@ -149,8 +146,8 @@ impl StrictMemory {
             }
             other => {
                 if let Some(Granule::Cells(cells)) = other {
-                    for (n, cell) in cells.iter().enumerate() {
-                        let part = Part::whole(addr + n as u64 * CELL);
+                    for (offset, cell) in cells.iter() {
+                        let part = Part::whole(addr + offset);
                         judge_write(cell, &side, agent, &self.agents, part, &mut found);
                     }
                 }
@@ -176,31 +173,28 @@ impl StrictMemory {
             ) else {
                 continue;
             };
-            let (cells, at) = match granule {
-                Granule::Uniform(cell) => (std::slice::from_ref(&**cell), piece.addr),
-                Granule::Cells(cells) => {
-                    let first = (piece.addr % GRANULE / CELL) as usize;
-                    let last = ((piece.addr % GRANULE + piece.len).div_ceil(CELL) as usize)
-                        .min(cells.len());
-                    (
-                        cells.get(first..last).unwrap_or_default(),
-                        piece.addr / CELL * CELL,
-                    )
-                }
-            };
-            for (n, cell) in cells.iter().enumerate() {
-                for message in cell
+            let mut judge = |addr: u64, cell: &Cell| {
+                let data = cell
                     .messages
                     .iter()
-                    .filter(|m| m.side.purpose == Purpose::Payload)
-                {
-                    if !message.side.is_before(agent.known()) {
-                        found.push(Conflict {
-                            earlier: message.side,
-                            later: side,
-                            weakness: Weakness::Weak,
-                            addr: at + n as u64 * CELL,
-                        });
+                    .filter(|m| m.side.purpose == Purpose::Payload);
+                let unknown = data.filter(|m| !m.side.is_before(agent.known()));
+                found.extend(unknown.map(|message| Conflict {
+                    earlier: message.side,
+                    later: side,
+                    weakness: Weakness::Weak,
+                    addr,
+                }));
+            };
+            match granule {
+                Granule::Uniform(cell) => judge(piece.addr, cell),
+                Granule::Cells(cells) => {
+                    let start = piece.addr / GRANULE * GRANULE;
+                    let range = piece.addr / CELL * CELL..piece.addr + piece.len;
+                    for (offset, cell) in
+                        cells.iter().filter(|(at, _)| range.contains(&(start + at)))
+                    {
+                        judge(start + offset, cell);
                     }
                 }
             }

@@ -13,12 +13,41 @@ pub(super) const CELL: u64 = 8;
 /// Bytes of a granule.
 pub(super) const GRANULE: u64 = 512;
 const CELLS: usize = (GRANULE / CELL) as usize;
+/// Cells of a line.
+const LINE: usize = 8;
 
 /// State of a granule; one without an entry holds what flat memory holds.
 pub(super) enum Granule {
     /// A device read or wrote all of it at once: each cell is like this one, with its bytes in flat memory.
     Uniform(Box<Cell>),
-    Cells(Box<[Cell]>),
+    Cells(Box<Cells>),
+}
+
+/// Cells of a granule, in lines that exist once one of theirs was touched.
+#[derive(Default)]
+pub(super) struct Cells([Option<Box<[Cell; LINE]>>; CELLS / LINE]);
+
+impl Cells {
+    fn cell_mut(&mut self, addr: u64) -> Option<&mut Cell> {
+        let at = index(addr);
+        let line = self.0.get_mut(at / LINE)?;
+        line.get_or_insert_default().get_mut(at % LINE)
+    }
+
+    fn existing_mut(&mut self, addr: u64) -> Option<&mut Cell> {
+        let at = index(addr);
+        self.0.get_mut(at / LINE)?.as_mut()?.get_mut(at % LINE)
+    }
+
+    /// Those that exist, with their distance from the first in bytes.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &Cell)> {
+        self.0.iter().enumerate().flat_map(|(line, cells)| {
+            let cells = cells.iter().flat_map(|cells| cells.iter());
+            cells
+                .enumerate()
+                .map(move |(n, cell)| ((line * LINE + n) as u64 * CELL, cell))
+        })
+    }
 }
 
 impl Granule {
@@ -28,23 +57,26 @@ impl Granule {
             *self = Self::Cells(apart(cell, addr / GRANULE * GRANULE, flat));
         }
         match self {
-            Self::Cells(cells) => cells.get_mut(index(addr)),
+            Self::Cells(cells) => cells.cell_mut(addr),
             Self::Uniform(_) => None,
         }
     }
 }
 
 /// The cells of a uniform granule that begins at `start`.
-fn apart(cell: &Cell, start: u64, mut flat: impl FnMut(u64) -> u64) -> Box<[Cell]> {
-    let cells = (0..CELLS as u64).map(|n| {
+fn apart(cell: &Cell, start: u64, mut flat: impl FnMut(u64) -> u64) -> Box<Cells> {
+    let mut cells = Box::<Cells>::default();
+    for at in (start..start + GRANULE).step_by(CELL as usize) {
         let mut own = Cell::clone(cell);
         // Its one message is the oldest that anyone may read, too: what was there before is gone.
         for message in own.messages.iter_mut() {
-            message.value = flat(start + n * CELL);
+            message.value = flat(at);
         }
-        own
-    });
-    cells.collect()
+        if let Some(place) = cells.cell_mut(at) {
+            *place = own;
+        }
+    }
+    cells
 }
 
 /// Granule numbers are spread already; one multiplication is enough.
@@ -77,6 +109,14 @@ impl Table {
         self.granules.get_mut(&(addr / GRANULE))
     }
 
+    /// The cell of an address, if it has a state of its own.
+    pub(super) fn own_cell(&mut self, addr: u64) -> Option<&mut Cell> {
+        match self.granules.get_mut(&(addr / GRANULE))? {
+            Granule::Cells(cells) => cells.existing_mut(addr),
+            Granule::Uniform(_) => None,
+        }
+    }
+
     /// The cell of an address, if its granule has a state; `flat` gives what flat memory holds.
     pub(super) fn cell_mut(
         &mut self,
@@ -93,7 +133,7 @@ impl Table {
         addr: u64,
         flat: impl FnMut(u64) -> u64,
     ) -> Option<&mut Cell> {
-        let new = || Granule::Cells(std::iter::repeat_with(Cell::default).take(CELLS).collect());
+        let new = || Granule::Cells(Box::default());
         let granule = self.granules.entry(addr / GRANULE).or_insert_with(new);
         granule.cell_mut(addr, flat)
     }

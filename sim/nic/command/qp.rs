@@ -207,7 +207,7 @@ fn answer(qp: &Qp) -> query_qp::Out {
     }
 }
 
-/// Allowed in every state (IBA 10.2.4): outstanding work is dropped without completion.
+/// Allowed in every state (IBA 10.2): outstanding work is dropped without completion.
 pub(super) fn destroy(
     model: &mut NicModel,
     uid: u16,

@@ -201,7 +201,7 @@ fn check_path(model: &NicModel, path: &Ads) -> Result<(), Check> {
     } else {
         path.rlid != 0 || path.grh
     };
-    require(destination, Check::RemoteAddress)?;
+    require(destination || path.fl, Check::RemoteAddress)?;
     require(path.stat_rate == 0, Check::StaticRate)?;
     require(
         path.udp_sport == 0 || SOURCE_PORTS.contains(&path.udp_sport),

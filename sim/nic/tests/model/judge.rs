@@ -46,7 +46,7 @@ pub(crate) struct Disturbance {
     /// The responder's QP may have been taken to ERR, by its command or by its own requests.
     pub(crate) responder: bool,
     /// A message waited for its receive while frames got lost: timeouts end it, for RNR NAKs are no progress that would give
-    /// the retries back (IBA 9.7.6.1.3).
+    /// the retries back (IBA 9.7).
     pub(crate) starved: bool,
     /// Both QPs were reset before all was done: whatever happened is a beginning of what would have.
     pub(crate) cut: bool,

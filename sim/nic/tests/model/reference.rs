@@ -17,7 +17,13 @@ pub(crate) enum Kind {
     SendInvalidate,
     CompareSwap,
     FetchAdd,
+    /// Of 8 bytes.
+    MaskedCompareSwap,
+    /// Of 4 bytes.
+    MaskedFetchAdd,
     Nop,
+    /// Reads its local memory.
+    Dump,
     /// No such opcode.
     Malformed,
 }
@@ -50,22 +56,38 @@ pub(crate) struct Request {
     /// Where its data is or goes in the requester's memory, in order.
     pub(crate) local: Vec<Range<usize>>,
     pub(crate) local_key: LocalKey,
+    /// The data itself, in place of memory.
+    pub(crate) inline: Option<Vec<u8>>,
     /// Where it acts in the responder's memory.
     pub(crate) remote: usize,
     pub(crate) remote_key: RemoteKey,
     pub(crate) immediate: u32,
     /// Compare, swap; or add.
     pub(crate) operands: (u64, u64),
+    /// Of a masked atomic: bits compared and swapped; or last bits of the fields that are added.
+    pub(crate) masks: (u64, u64),
 }
 
 impl Request {
     pub(crate) fn len(&self) -> usize {
-        self.local.iter().map(Range::len).sum()
+        match &self.inline {
+            Some(data) => data.len(),
+            None => self.local.iter().map(Range::len).sum(),
+        }
+    }
+
+    /// Bytes that it changes as one.
+    pub(crate) fn atomic(&self) -> Option<usize> {
+        match self.kind {
+            Kind::CompareSwap | Kind::FetchAdd | Kind::MaskedCompareSwap => Some(8),
+            Kind::MaskedFetchAdd => Some(4),
+            _ => None,
+        }
     }
 
     /// It brings data back.
     pub(crate) fn fetches(&self) -> bool {
-        matches!(self.kind, Kind::Read | Kind::CompareSwap | Kind::FetchAdd)
+        self.kind == Kind::Read || self.atomic().is_some()
     }
 
     pub(crate) fn is_send(&self) -> bool {
@@ -231,14 +253,14 @@ impl State<'_> {
             LocalKey::Wrong => false,
             LocalKey::ReadOnly => !request.fetches(),
         };
-        if len > 0 && !usable {
+        if len > 0 && !usable && request.inline.is_none() {
             return refuse(Refusal::Local(LOCAL_PROTECTION));
         }
-        let data: Vec<u8> = request
-            .local
-            .iter()
-            .flat_map(|piece| self.local[piece.clone()].to_vec())
-            .collect();
+        let gather = || {
+            let pieces = request.local.iter();
+            pieces.flat_map(|piece| self.local[piece.clone()].to_vec())
+        };
+        let data = request.inline.clone().unwrap_or_else(|| gather().collect());
         match request.kind {
             Kind::Write | Kind::WriteImmediate => self.write(request, data),
             Kind::Send | Kind::SendImmediate | Kind::SendInvalidate => self.send(request, data),
@@ -255,25 +277,36 @@ impl State<'_> {
                     ..Effect::default()
                 })
             }
-            Kind::CompareSwap | Kind::FetchAdd => {
-                self.allow(self.rules.atomics && request.remote.is_multiple_of(8))?;
-                self.reach(request, 8, RemoteKey::Good)?;
-                let original = self.remote[request.remote..][..8].to_vec();
-                let value = u64::from_le_bytes(original.clone().try_into().unwrap());
-                let (a, b) = request.operands;
-                let new = match request.kind {
-                    Kind::FetchAdd => value.wrapping_add(a),
-                    _ if value == a => b,
-                    _ => value,
-                };
-                Ok(Effect {
-                    at_responder: vec![(request.remote, new.to_le_bytes().to_vec())],
-                    at_requester: spread(&request.local, &original),
-                    ..Effect::default()
-                })
+            Kind::CompareSwap | Kind::FetchAdd | Kind::MaskedCompareSwap | Kind::MaskedFetchAdd => {
+                self.atomic(request)
             }
-            Kind::Nop | Kind::Malformed => Ok(Effect::default()),
+            Kind::Nop | Kind::Dump | Kind::Malformed => Ok(Effect::default()),
         }
+    }
+
+    fn atomic(&self, request: &Request) -> Result<Effect, Refused> {
+        let size = request.len();
+        self.allow(self.rules.atomics && request.remote.is_multiple_of(size))?;
+        self.reach(request, size, RemoteKey::Good)?;
+        let original = self.remote[request.remote..][..size].to_vec();
+        let mut value = [0; 8];
+        value[..size].copy_from_slice(&original);
+        let value = u64::from_le_bytes(value);
+        let ((a, b), (compared, swapped)) = (request.operands, request.masks);
+        let new = match request.kind {
+            Kind::FetchAdd => value.wrapping_add(a),
+            Kind::MaskedFetchAdd => add_in_fields(value, a, compared),
+            Kind::CompareSwap if value == a => b,
+            Kind::MaskedCompareSwap if value & compared == a & compared => {
+                value & !swapped | b & swapped
+            }
+            _ => value,
+        };
+        Ok(Effect {
+            at_responder: vec![(request.remote, new.to_le_bytes()[..size].to_vec())],
+            at_requester: spread(&request.local, &original),
+            ..Effect::default()
+        })
     }
 
     fn allow(&self, holds: bool) -> Result<(), Refused> {
@@ -289,7 +322,7 @@ impl State<'_> {
             RemoteKey::ReadOnly => least == RemoteKey::ReadOnly,
             RemoteKey::Extra => self.extra,
         };
-        // The key of a message without bytes is not looked at (IBA 9.7.4.1).
+        // The key of a message without bytes is not looked at (IBA 9.7).
         if len == 0 || (good && request.remote + len <= self.remote.len()) {
             Ok(())
         } else {
@@ -354,6 +387,17 @@ impl State<'_> {
             ..Effect::default()
         })
     }
+}
+
+/// The sum, bit by bit: no carry leaves a bit that is set in `last`.
+fn add_in_fields(a: u64, b: u64, last: u64) -> u64 {
+    let (mut sum, mut carry) = (0, 0);
+    for bit in 0..64 {
+        let total = (a >> bit & 1) + (b >> bit & 1) + carry;
+        sum |= (total & 1) << bit;
+        carry = if last >> bit & 1 == 1 { 0 } else { total >> 1 };
+    }
+    sum
 }
 
 /// Bytes laid over pieces.

@@ -11,11 +11,14 @@ use warpverbs_wire::cqe::{Completion, CqeOpcode};
 use warpverbs_wire::doorbell::{DBR_RECEIVE, DBR_SEND, dbr_word};
 use warpverbs_wire::eqe::{Event, EventType};
 use warpverbs_wire::prm::qpc::{AtomicMode, Mtu, QpState};
-use warpverbs_wire::wqe::{FENCE, Opcode, SIGNALLED, compare_swap, fetch_add, segment_bytes};
+use warpverbs_wire::wqe::{
+    FENCE, MASKED_4, MASKED_8, Opcode, SIGNALLED, compare_swap, fetch_add, masked_compare_swap_8,
+    masked_fetch_add_4, segment_bytes,
+};
 
 use crate::judge::{Disturbance, Received, Seen, Sent, judge};
 use crate::reference::{Kind, LocalKey, Receive, Refusal, RemoteKey, Request, Rules, Stream};
-use crate::rig::{EVERY_RIGHT, Piece, Rig, TestCq, TestMr, TestQp, TestRq, pattern};
+use crate::rig::{EVERY_RIGHT, Piece, Rig, TestCq, TestMr, TestQp, TestRq, inline, pattern};
 
 /// Bytes of a QP's memory that its own requests use; behind them those that the peer's use; behind those the receives'.
 pub(crate) const LOCAL: usize = 8192;
@@ -189,10 +192,10 @@ impl World {
             end.received.clear();
             (end.invalidates, end.ordered_to_error) = (false, false);
             (end.rung, end.starved) = (0, false);
-            (end.qp.next, end.rq.next) = (first, 0);
+            (end.qp.next, end.rq.next) = (first, first);
             let record = end.qp.dbr;
             rig.write(record + DBR_SEND as u64, &dbr_word(first).to_le_bytes());
-            rig.write(record + DBR_RECEIVE as u64, &dbr_word(0).to_le_bytes());
+            rig.write(record + DBR_RECEIVE as u64, &dbr_word(first).to_le_bytes());
             let (addr, iova) = (end.good.addr, end.good.iova);
             end.extra = rig.mr_at(rig.pd, addr, ALL as u64, iova, EVERY_RIGHT);
         }
@@ -245,6 +248,9 @@ impl World {
             }
             Kind::CompareSwap => (Opcode::AtomicCompareSwap, 0),
             Kind::FetchAdd => (Opcode::AtomicFetchAdd, 0),
+            Kind::MaskedCompareSwap => (Opcode::AtomicMaskedCompareSwap, 0),
+            Kind::MaskedFetchAdd => (Opcode::AtomicMaskedFetchAdd, 0),
+            Kind::Dump => (Opcode::Dump, 0),
             Kind::Nop => (Opcode::Nop, 0),
             Kind::Malformed => (Opcode::from_code(0x3f), 0),
         };
@@ -266,7 +272,19 @@ impl World {
                 segments.extend(segment_bytes(compare_swap(swap, compare)));
             }
             Kind::FetchAdd => segments.extend(segment_bytes(fetch_add(request.operands.0))),
+            Kind::MaskedCompareSwap => {
+                let ((compare, swap), (compared, swapped)) = (request.operands, request.masks);
+                let operands = masked_compare_swap_8(swap, compare, swapped, compared);
+                segments.extend(operands.iter().flat_map(|half| segment_bytes(*half)));
+            }
+            Kind::MaskedFetchAdd => {
+                let (add, last) = (request.operands.0 as u32, request.masks.0 as u32);
+                segments.extend(segment_bytes(masked_fetch_add_4(add, last)));
+            }
             _ => {}
+        }
+        if let Some(data) = &request.inline {
+            segments.extend(inline(data));
         }
         let key = match request.local_key {
             LocalKey::Good => end.good.keys.lkey,
@@ -279,6 +297,11 @@ impl World {
         }
         let control = |control: &mut warpverbs_wire::wqe::Control| {
             control.immediate = immediate;
+            control.opmod = match request.kind {
+                Kind::MaskedCompareSwap => MASKED_8,
+                Kind::MaskedFetchAdd => MASKED_4,
+                _ => 0,
+            };
             control.flags = if signalled { SIGNALLED } else { 0 } | if fenced { FENCE } else { 0 };
         };
         let index = end
@@ -365,6 +388,11 @@ impl World {
         (0..self.pairs.len()).try_for_each(|q| self.judge(q, false))
     }
 
+    /// How often an answer did not come in time.
+    pub(crate) fn timeouts(&self) -> u64 {
+        self.rigs.iter().map(|rig| rig.nic().stats().timeouts).sum()
+    }
+
     /// Takes completions and events.
     fn collect(&mut self) {
         for side in 0..2 {
@@ -401,8 +429,9 @@ impl World {
                         error,
                     });
                 } else {
+                    let first = self.setup.first_index as u16;
                     end.received.push(Received {
-                        receive: counter.into(),
+                        receive: counter.wrapping_sub(first).into(),
                         bytes,
                         immediate,
                         error,
@@ -460,7 +489,7 @@ impl World {
         Ok(())
     }
 
-    /// A responder raises one event for what it refuses, and none else (IBA 11.6.3).
+    /// A responder raises one event for what it refuses, and none else (IBA 11.6).
     fn judge_events(
         &self,
         side: usize,

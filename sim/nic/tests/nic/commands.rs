@@ -990,6 +990,22 @@ fn capabilities_say_what_the_checks_enforce() {
             ..AtomicCaps::default()
         }
     );
+    // What is refused is not offered, and what is offered is there.
+    assert!(
+        !(caps.dct || caps.xrc || caps.ud || caps.uc || caps.apm || caps.cq_resize)
+            && !(caps.cq_moderation || caps.cqe_compression || caps.cqe_compression_128)
+            && !(caps.lag_tx_port_affinity || caps.sctr_data_cqe || caps.data_direct)
+    );
+    assert_eq!(caps.stat_rate_support, 0);
+    assert!(caps.cd && caps.qpc_extension && caps.qp_error_syndrome);
+    let sets = (0..).take_while(|_| rig.command(alloc_q_counter::In {}).is_ok());
+    assert_eq!(sets.count(), usize::from(caps.max_qp_cnt));
+    let rig = Rig::with(NicConfig {
+        core_direct: false,
+        ..NicConfig::default()
+    });
+    assert!(!rig.command(Query::<GeneralCaps>::new()).unwrap().cd);
+    let rig = Rig::new();
     // The largest values are those in effect.
     let (input, output) = with_op_mod(mailbox(Query::<GeneralCaps>::new()), 0);
     let mut output = vec![0; output];

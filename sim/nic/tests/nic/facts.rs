@@ -18,9 +18,10 @@ fn every_test_that_the_table_names_exists() {
     for line in table.lines().filter(|line| line.starts_with('|')) {
         for name in line.split('`').filter(|part| part.contains("::")) {
             let (path, test) = name.split_once("::").unwrap();
-            let file = match path.strip_prefix("unit ") {
-                Some(module) => root.join(format!("{module}.rs")),
-                None => root.join(format!("tests/nic/{path}.rs")),
+            let file = match path.split_once(' ') {
+                Some(("unit", module)) => root.join(format!("{module}.rs")),
+                Some(("wire", module)) => root.join(format!("../../wire/tests/{module}.rs")),
+                _ => root.join(format!("tests/nic/{path}.rs")),
             };
             let source =
                 std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{name}: {error}"));

@@ -42,6 +42,41 @@ fn a_command_is_refused_as_often_as_planted() {
     rig.command(request).unwrap();
 }
 
+/// Status, timeout, and a refusal that stays until it is cleared: at every command.
+#[test]
+fn any_command_is_refused_or_not_answered() {
+    for (name, opcode) in warpverbs_wire::fields::commands() {
+        let rig = Rig::new();
+        let mut input = [0; 600];
+        input[..2].copy_from_slice(&opcode.to_be_bytes());
+        let send = || {
+            let mut output = [0xaa; 5000];
+            let result = rig.nic().command(&input, &mut output);
+            (result.map_err(|error| error.check), output[0])
+        };
+        for (status, times) in [(0x01, 1), (0x06, 1), (0x0f, 2), (0x55, 0)] {
+            rig.nic().inject(InjectedFault::Command {
+                opcode: *opcode,
+                status,
+                syndrome: 0x77,
+                times,
+            });
+            for _ in 0..times.max(1) {
+                assert_eq!(send(), (Err(Check::Planted), status), "{name}");
+            }
+        }
+        rig.nic().heal();
+        assert_ne!(send().0, Err(Check::Planted), "{name}");
+        rig.nic().inject(InjectedFault::NoAnswer {
+            opcode: *opcode,
+            executed: false,
+            times: 1,
+        });
+        assert_eq!(send(), (Err(Check::NoAnswer), 0), "{name}");
+        assert_ne!(send().0, Err(Check::NoAnswer), "{name}");
+    }
+}
+
 /// A command that never answers: the driver gives up, and may not know whether it was executed.
 #[test]
 fn a_command_without_answer_says_nothing_and_may_have_been_executed() {

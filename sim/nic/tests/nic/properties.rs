@@ -106,7 +106,7 @@ proptest! {
             let index = match kind {
                 0 => {
                     there[to..to + n].copy_from_slice(&here[from..from + n]);
-                    // Without the fence it may overtake READs before it (IBA 10.8.3.3).
+                    // Without the fence it may overtake READs before it (IBA 10.8).
                     let segments = [
                         remote.piece(to as u64, len + 1).remote(),
                         local.piece(from as u64, len + 1).local(),

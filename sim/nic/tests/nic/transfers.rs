@@ -5,7 +5,7 @@ use warpverbs_sim_nic::{NicConfig, access};
 use warpverbs_wire::prm::query_special_contexts;
 use warpverbs_wire::wqe::{FENCE, Opcode, SIGNALLED};
 
-use crate::rig::{ALL_RIGHTS, Rig, inline, pattern};
+use crate::rig::{ALL_RIGHTS, Piece, Rig, inline, pattern};
 
 const SIZES: [u32; 12] = [1, 2, 3, 7, 64, 255, 1023, 1024, 1025, 4097, 65_536, 100_001];
 
@@ -192,6 +192,69 @@ fn a_qp_connected_to_itself_loops_back() {
     }
     assert_eq!(rig.read(target.addr, 5000), pattern(5000, 3));
     rig.assert_no_findings();
+}
+
+#[test]
+fn the_null_key_reads_zeroes_and_drops_what_is_written() {
+    let rig = Rig::new();
+    let null = rig
+        .command(query_special_contexts::In {})
+        .unwrap()
+        .null_mkey;
+    let mut cq = rig.cq(4);
+    let (mut a, _b) = rig.pair(&cq, 4);
+    let mr = rig.mr(64, ALL_RIGHTS);
+    rig.write(mr.addr, &[0xee; 64]);
+    let nothing = Piece {
+        key: null,
+        iova: 0xdead_0000,
+        len: 16,
+    };
+    a.write(&rig, nothing, mr.piece(0, 16));
+    let segments = [
+        mr.piece(32, 8).remote(),
+        Piece { len: 8, ..nothing }.local(),
+    ]
+    .concat();
+    a.post(&rig, Opcode::RdmaRead, SIGNALLED, &segments);
+    a.ring(&rig);
+    rig.run();
+    cq.success(&rig);
+    cq.success(&rig);
+    assert_eq!(rig.read(mr.addr, 16), [0; 16]);
+    assert_eq!(rig.read(mr.addr + 16, 48), [0xee; 48]);
+    rig.assert_no_findings();
+    // It is no remote key.
+    a.write(&rig, mr.piece(0, 16), nothing);
+    a.ring(&rig);
+    rig.run();
+    assert_eq!(cq.error(&rig), (0x13, 0x88, 2));
+}
+
+/// `ads.fl`: the path ends at this NIC whatever address it has, or without any.
+#[test]
+fn a_path_with_force_loopback_needs_no_address() {
+    for (gid, mac) in [([0; 16], [0; 6]), ([9; 16], [4; 6])] {
+        let rig = Rig::new();
+        let mut cq = rig.cq(4);
+        let (mut a, b) = (rig.qp(&cq, 4), rig.qp(&cq, 4));
+        for (qpn, peer) in [(a.qpn, b.qpn), (b.qpn, a.qpn)] {
+            rig.command(rig.rst2init(qpn)).unwrap();
+            let mut request = rig.init2rtr(qpn, peer);
+            let path = &mut request.qpc.primary_address_path;
+            (path.fl, path.rgid_rip, path.rmac) = (true, gid, mac);
+            rig.command(request).unwrap();
+            rig.command(rig.rtr2rts(qpn)).unwrap();
+        }
+        let mr = rig.mr(64, ALL_RIGHTS);
+        rig.write(mr.addr, &pattern(8, 1));
+        a.write(&rig, mr.piece(0, 8), mr.piece(32, 8));
+        a.ring(&rig);
+        rig.run();
+        cq.success(&rig);
+        assert_eq!(rig.read(mr.addr + 32, 8), pattern(8, 1));
+        rig.assert_no_findings();
+    }
 }
 
 #[test]

@@ -3,9 +3,9 @@
 use warpverbs_sim_nic::{Cable, CablePlan, Event as Traced, NicConfig};
 use warpverbs_wire::cqe::{Completion, Cqe, CqeOpcode};
 use warpverbs_wire::eqe::{Event, EventType};
-use warpverbs_wire::prm::qpc::{QpState, Qpc, RqType};
+use warpverbs_wire::prm::qpc::{AtomicMode, OptParam, QpState, Qpc, RqType};
 use warpverbs_wire::prm::rmpc::RmpState;
-use warpverbs_wire::prm::{modify_rmp, query_rmp};
+use warpverbs_wire::prm::{modify_rmp, query_rmp, rts2rts_qp};
 use warpverbs_wire::wqe::{
     Opcode, SIGNALLED, compare_swap, fetch_add, masked_compare_swap_4, masked_compare_swap_8,
     masked_fetch_add_4, masked_fetch_add_8, segment_bytes,
@@ -653,8 +653,96 @@ fn receive_indices_start_anywhere() {
                 }
                 assert_eq!(far.read(mr.addr + u64::from(n) * 64, 9), [n + 1; 9]);
             }
+            // 20 posted, 20 used, as the commands tell.
+            let end = first_index as u32;
+            let counters = if shared {
+                let wq = far.command(query_rmp::In { rmpn }).unwrap().context.wq;
+                (wq.hw_counter, wq.sw_counter)
+            } else {
+                let context = far.query_qp(b.qpn);
+                (context.hw_rq_counter, context.sw_rq_counter)
+            };
+            assert_eq!(counters, (end.wrapping_add(20), end.wrapping_add(20)));
         }
         far.assert_no_findings();
+    }
+}
+
+/// Each RoCE v2 address of the table: IPv6 and IPv4.
+#[test]
+fn packets_go_by_either_kind_of_address() {
+    for (index, ether_type) in [(1u8, [0x86, 0xdd]), (3, [0x08, 0x00])] {
+        let (near, far, cable) = Rig::joined(NicConfig::default(), CablePlan::default(), 1);
+        let file = std::sync::Arc::new(std::sync::Mutex::new(vec![]));
+        cable.capture(Shared(file.clone())).unwrap();
+        let (mut cq, far_cq) = (near.cq(4), far.cq(4));
+        let (mut a, b) = (near.qp(&cq, 4), far.qp(&far_cq, 4));
+        for (rig, qpn, other, remote) in [(&near, a.qpn, &far, b.qpn), (&far, b.qpn, &near, a.qpn)]
+        {
+            let gid = other.nic().query_gid(1, index.into()).unwrap().unwrap();
+            rig.connect(qpn, other, remote, |qpc| {
+                let path = &mut qpc.primary_address_path;
+                (path.src_addr_index, path.rgid_rip) = (index, gid.gid);
+            });
+        }
+        let (here, there) = (near.mr(64, EVERY_RIGHT), far.mr(64, EVERY_RIGHT));
+        near.write(here.addr, &pattern(64, 3));
+        a.write(&near, here.piece(0, 64), there.piece(0, 64));
+        a.ring(&near);
+        near.run();
+        cq.success(&near);
+        assert_eq!(far.read(there.addr, 64), pattern(64, 3));
+        cable.end_capture().unwrap();
+        // Behind the file's header, a record's, and two MAC addresses.
+        let bytes = file.lock().unwrap();
+        assert_eq!(bytes[24 + 16 + 12..][..2], ether_type);
+    }
+}
+
+/// A file that a test can read.
+struct Shared(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
+
+impl std::io::Write for Shared {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend(bytes);
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn atomics_of_4_bytes_need_the_mode_that_has_them() {
+    for (mode, expected) in [
+        (AtomicMode::UpTo8, None),
+        (AtomicMode::Only8, Some((0x12, 0x8a, 0))),
+        (AtomicMode::IbSpec, Some((0x12, 0x8a, 0))),
+    ] {
+        let (mut a, b, _) = peers(CablePlan::default(), 1);
+        let mut request = rts2rts_qp::In {
+            qpn: b.qp.qpn,
+            opt_param_mask: OptParam::RAE,
+            ..Default::default()
+        };
+        (request.qpc.rae, request.qpc.atomic_mode) = (true, mode);
+        b.rig.command(request).unwrap();
+        let segments = [
+            b.mr.piece(0, 4).remote(),
+            segment_bytes(masked_fetch_add_4(1, 0)).to_vec(),
+            a.mr.piece(0, 4).local(),
+        ]
+        .concat();
+        let masked = Opcode::AtomicMaskedFetchAdd;
+        a.qp.post_with(&a.rig, |control| control.opmod = 8, masked, &segments);
+        a.qp.ring(&a.rig);
+        a.rig.run();
+        match expected {
+            None => {
+                a.cq.success(&a.rig);
+            }
+            Some(expected) => assert_eq!(a.cq.error(&a.rig), expected, "{mode:?}"),
+        }
     }
 }
 

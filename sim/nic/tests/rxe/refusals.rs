@@ -144,7 +144,7 @@ pub(crate) fn keys_lengths_and_operations(ends: &mut Ends) {
     let message = ends.mr.piece(0, 2001).local();
     pair.qp.post(&ends.rig, Opcode::Send, SIGNALLED, &message);
     pair.qp.ring(&ends.rig);
-    // IBA 9.9.3 asks for Invalid Request; Linux 6.1 answers Remote Operational Error.
+    // IBA 9.9 asks for Invalid Request; Linux 6.1 answers Remote Operational Error.
     assert!(matches!(error(ends), 0x12 | 0x14));
     assert_ne!(wc(ends).status, SUCCESS);
     ends.part(pair);

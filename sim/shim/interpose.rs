@@ -1,0 +1,275 @@
+//! The names of libc that this library stands in for, and what happens when it is loaded.
+//!
+//! Knows: which calls concern a simulated device, and passes all others on.
+//! Must not know: what an ioctl says.
+//!
+//! One of the files of this crate with `unsafe`: names that the dynamic linker finds before libc's. `open` and `ioctl` are
+//! variadic in C; on x86-64 and AArch64 Linux a caller passes integer arguments of a variadic call as those of any other.
+
+use std::ffi::{CString, c_char, c_int, c_ulong, c_void};
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::sync::Mutex;
+
+use crate::abi::mlx5;
+use crate::context::{Context, Object};
+use crate::errno::{Errno, Result};
+use crate::{dispatch, fds, sys, sysfs, world};
+
+/// Files of devices: this, and a number.
+const DEVICE: &[u8] = b"/dev/infiniband/uverbs";
+/// Stands for them.
+const STAND_IN: &std::ffi::CStr = c"/dev/null";
+/// `NETLINK_RDMA`
+const NETLINK_RDMA: c_int = 20;
+/// Where to put files for the time of the process.
+const FOLDER: &str = "WARPVERBS_SIM_FOLDER";
+
+/// The number of the NIC whose file a path names.
+fn device_of(path: *const c_char) -> Option<usize> {
+    let path = sys::short_path(path, DEVICE.len() + 4)?;
+    let number = std::str::from_utf8(path.strip_prefix(DEVICE)?).ok()?;
+    let nic = number.parse::<usize>().ok()?;
+    (nic < world::wanted_nics() && nic.to_string() == number).then_some(nic)
+}
+
+fn open_device(nic: usize, flags: c_int) -> Result<c_int> {
+    let world = world::current()?;
+    if nic >= world.nics() {
+        return Err(Errno::NOENT);
+    }
+    let fd = sys::open(STAND_IN.as_ptr(), flags, 0)?;
+    let mut state = world.state();
+    state.uids = state.uids.wrapping_add(1).max(1);
+    let uid = state.uids;
+    if !fds::watch(fd) {
+        drop(state);
+        sys::close(fd)?;
+        return Err(Errno(libc::EMFILE));
+    }
+    state.contexts.insert(fd, Context::new(nic, uid));
+    Ok(fd)
+}
+
+fn close_watched(fd: c_int) {
+    if !fds::forget(fd) {
+        return;
+    }
+    if let Some(world) = world::existing() {
+        let mut state = world.state();
+        if state.contexts.contains_key(&fd) {
+            world.close_context(&mut state, fd);
+        } else {
+            world.close_channel(&mut state, fd);
+        }
+    }
+}
+
+/// A mapping of a doorbell page that the program has allocated.
+fn map_doorbells(
+    addr: *mut c_void,
+    len: usize,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> Result<*mut c_void> {
+    let Some(world) = world::existing() else {
+        return Err(Errno::BADF);
+    };
+    let state = world.state();
+    let Some(context) = state.contexts.get(&fd) else {
+        drop(state);
+        return sys::mmap(addr, len, protection, flags, fd, offset);
+    };
+    let number = u64::try_from(offset).map_err(|_| Errno::INVAL)? / sys::PAGE;
+    let (command, page) = (number >> 16, (number & 0xffff) as u32);
+    let allocated =
+        |object: &Object| matches!(object, Object::Uar { page: other } if *other == page);
+    if command != mlx5::MMAP_UAR
+        || len as u64 != sys::PAGE
+        || !context.objects.values().any(allocated)
+    {
+        return Err(Errno::INVAL);
+    }
+    let file = world.doorbells(context.nic)?;
+    let place = (u64::from(page) * sys::PAGE) as i64;
+    sys::mmap(addr, len, protection, flags, file, place)
+}
+
+fn answer<T>(result: Result<T>, failed: T) -> T {
+    match result {
+        Ok(value) => value,
+        Err(error) => {
+            sys::set_errno(error);
+            failed
+        }
+    }
+}
+
+fn open_any(path: *const c_char, flags: c_int, mode: u32) -> c_int {
+    let result = match device_of(path) {
+        Some(nic) => open_device(nic, flags),
+        None => sys::open(path, flags, mode),
+    };
+    answer(result, -1)
+}
+
+fn stat_any(path: *const c_char, buffer: *mut libc::stat) -> c_int {
+    let result = match device_of(path) {
+        Some(_) => sys::stat(STAND_IN.as_ptr(), buffer),
+        None => sys::stat(path, buffer),
+    };
+    answer(result.map(|()| 0), -1)
+}
+
+fn mmap_any(
+    addr: *mut c_void,
+    len: usize,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> *mut c_void {
+    let result = if fds::is_watched(fd) && flags & libc::MAP_ANONYMOUS == 0 {
+        map_doorbells(addr, len, protection, flags, fd, offset)
+    } else {
+        sys::mmap(addr, len, protection, flags, fd, offset)
+    };
+    answer(result, libc::MAP_FAILED)
+}
+
+/// `open` of libc.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn open(path: *const c_char, flags: c_int, mode: u32) -> c_int {
+    open_any(path, flags, mode)
+}
+
+/// `open64` of libc.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn open64(path: *const c_char, flags: c_int, mode: u32) -> c_int {
+    open_any(path, flags | libc::O_LARGEFILE, mode)
+}
+
+/// `stat` of libc.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn stat(path: *const c_char, buffer: *mut libc::stat) -> c_int {
+    stat_any(path, buffer)
+}
+
+/// `stat64` of libc.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn stat64(path: *const c_char, buffer: *mut libc::stat) -> c_int {
+    stat_any(path, buffer)
+}
+
+/// `stat` of programs that were built with glibc before 2.33.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn __xstat(
+    _version: c_int,
+    path: *const c_char,
+    buffer: *mut libc::stat,
+) -> c_int {
+    stat_any(path, buffer)
+}
+
+/// `close` of libc.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn close(fd: c_int) -> c_int {
+    if fds::is_watched(fd) {
+        close_watched(fd);
+    }
+    answer(sys::close(fd).map(|()| 0), -1)
+}
+
+/// `socket` of libc.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    // Without it libibverbs finds devices in sysfs.
+    let result = if domain == libc::AF_NETLINK && protocol == NETLINK_RDMA {
+        Err(Errno::PROTONOSUPPORT)
+    } else {
+        sys::socket(domain, kind, protocol)
+    };
+    answer(result, -1)
+}
+
+/// `ioctl` of libc.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+    let argument = argument as usize as u64;
+    let result = match world::existing() {
+        Some(world) if fds::is_watched(fd) => {
+            dispatch::ioctl(world, fd, request as u32, argument).map(|()| 0)
+        }
+        _ => sys::ioctl(fd, request, argument),
+    };
+    answer(result, -1)
+}
+
+/// `mmap` of libc.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn mmap(
+    addr: *mut c_void,
+    len: usize,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> *mut c_void {
+    mmap_any(addr, len, protection, flags, fd, offset)
+}
+
+/// `mmap64` of libc.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn mmap64(
+    addr: *mut c_void,
+    len: usize,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> *mut c_void {
+    mmap_any(addr, len, protection, flags, fd, offset)
+}
+
+/// The tree that this process has written, and the process: a fork's child removes nothing.
+static TREE: Mutex<Option<(u32, PathBuf)>> = Mutex::new(None);
+
+/// Runs when the library is loaded, before `main` and before libibverbs looks for devices.
+extern "C" fn load() {
+    if std::env::var_os("SYSFS_PATH").is_none() {
+        let parent = std::env::var_os(FOLDER).map_or_else(std::env::temp_dir, PathBuf::from);
+        match sysfs::write(&parent, world::wanted_nics()) {
+            Ok(root) => {
+                if let Ok(value) = CString::new(root.clone().into_os_string().into_vec()) {
+                    sys::set_variable(c"SYSFS_PATH", &value);
+                }
+                if let Ok(mut tree) = TREE.lock() {
+                    *tree = Some((sys::process(), root));
+                }
+            }
+            Err(error) => {
+                let parent = parent.display();
+                eprintln!("libwarpverbs_sim: no simulated NIC: cannot write to {parent}: {error}");
+            }
+        }
+    }
+    sys::at_exit(unload);
+}
+
+extern "C" fn unload() {
+    if let Some(world) = world::existing() {
+        world.leave();
+    }
+    let tree = TREE.lock().ok().and_then(|mut tree| tree.take());
+    if let Some((process, root)) = tree
+        && process == sys::process()
+    {
+        let _ = std::fs::remove_dir_all(root);
+    }
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOAD: extern "C" fn() = load;

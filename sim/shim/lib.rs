@@ -1,0 +1,40 @@
+//! The simulated NIC behind the kernel's uverbs ABI, in one library: unmodified libibverbs and libmlx5 find a device
+//! `mlx5_0`, open it, and talk to a `NicModel` instead of a kernel and a NIC.
+//!
+//! Knows: the uverbs ABI, and what the kernel's mlx5 driver makes of it.
+//! Must not know: who calls. Host code is not used here, nor are its bindings: both sides have the ABI from the headers.
+//!
+//! As `libwarpverbs_sim.so` it is loaded with `LD_PRELOAD` (`warpverbs sim-env -- CMD` does that). Linked into a test binary,
+//! its names come before libc's there too.
+//!
+//! Environment: `WARPVERBS_SIM_NICS` (how many devices, 1 by default), `WARPVERBS_SIM_WIRE` (a folder that joins the NICs of
+//! several processes), `WARPVERBS_SIM_LINK` (`ethernet` or `infiniband`), `WARPVERBS_SIM_FOLDER` (where to put files while
+//! the process runs), `WARPVERBS_SIM_REFUSE` and `WARPVERBS_SIM_MEMLOCK` (what is not to be had; docs/sim-env.md).
+//!
+//! The NICs run on a thread of their own and find doorbells in memory, so a register that is written twice in a row is seen
+//! once: with each doorbell they look at the doorbell records of its page.
+#![deny(unsafe_code)]
+
+pub mod abi;
+mod context;
+mod device;
+mod devx;
+mod dispatch;
+mod errno;
+mod events;
+mod fds;
+#[allow(unsafe_code)]
+mod interpose;
+mod memory;
+mod queues;
+mod request;
+mod resources;
+#[allow(unsafe_code)]
+mod sys;
+mod sysfs;
+mod transition;
+#[allow(unsafe_code)]
+mod windows;
+mod wire;
+mod world;
+mod write;

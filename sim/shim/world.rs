@@ -1,0 +1,252 @@
+//! The NICs of this process, and everything that programs have opened on them.
+//!
+//! Knows: which configuration the environment asks for, when the NICs are made, who holds what lock.
+//! Must not know: commands.
+//!
+//! Lock order: [`State`], then the bus, then a NIC. The NICs' thread takes the state only while it holds neither.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::{Deref, DerefMut};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use warpverbs_sim_bus::Bus;
+use warpverbs_sim_nic::{Background, HostCall, LinkLayer, NicConfig, NicModel};
+
+use crate::context::Context;
+use crate::errno::{Errno, Result};
+use crate::events::{Channel, Owner, Subscription};
+use crate::memory::NoMemory;
+use crate::sys::{self, SharedPages};
+use crate::{events, wire};
+
+/// How many NICs there are (1 to [`MOST_NICS`]; 1 by default).
+pub(crate) const NICS: &str = "WARPVERBS_SIM_NICS";
+/// Folder of the wire that joins the NICs of several processes.
+pub(crate) const WIRE: &str = "WARPVERBS_SIM_WIRE";
+/// `ethernet` (the default) or `infiniband`.
+pub(crate) const LINK: &str = "WARPVERBS_SIM_LINK";
+/// What the kernel or the device does not offer, by names between commas: [`Missing`].
+const REFUSE: &str = "WARPVERBS_SIM_REFUSE";
+/// How many bytes a process may pin, as `RLIMIT_MEMLOCK` says where it applies.
+const MEMLOCK: &str = "WARPVERBS_SIM_MEMLOCK";
+/// Most NICs of a process.
+const MOST_NICS: usize = 16;
+/// Bytes of register space of a NIC.
+const BAR: usize = warpverbs_sim_bus::BAR_SIZE as usize;
+
+/// All of it.
+pub(crate) struct World {
+    process: u32,
+    pub(crate) bus: Arc<Bus>,
+    nics: Vec<Slot>,
+    background: Background,
+    state: Mutex<State>,
+    /// Files to be removed at the end.
+    sockets: Vec<PathBuf>,
+}
+
+struct Slot {
+    model: Arc<Mutex<NicModel>>,
+    pages: SharedPages,
+}
+
+/// What programs have opened.
+#[derive(Default)]
+pub(crate) struct State {
+    /// By descriptor of the device's file.
+    pub(crate) contexts: BTreeMap<i32, Context>,
+    /// By descriptor.
+    pub(crate) channels: BTreeMap<i32, Channel>,
+    /// Who is told of a queue's events.
+    pub(crate) owners: HashMap<(usize, events::Queue), Owner>,
+    pub(crate) subscriptions: Vec<Subscription>,
+    /// Contexts made so far.
+    pub(crate) uids: u16,
+}
+
+/// A NIC, locked for a call.
+pub(crate) struct Locked<'a> {
+    model: MutexGuard<'a, NicModel>,
+    /// Ends after the lock.
+    _call: HostCall<'a>,
+}
+
+impl Deref for Locked<'_> {
+    type Target = NicModel;
+    fn deref(&self) -> &NicModel {
+        &self.model
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut NicModel {
+        &mut self.model
+    }
+}
+
+/// The world of this process, once it is made. Kept for the process's life; a fork's child makes its own.
+static CURRENT: AtomicPtr<World> = AtomicPtr::new(std::ptr::null_mut());
+static MAKING: Mutex<()> = Mutex::new(());
+
+/// What can be missing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Missing {
+    /// DevX is not permitted.
+    Devx,
+    /// Doorbell pages that are not cached.
+    NonCachedPages,
+    /// Memory of dmabufs.
+    Dmabuf,
+}
+
+/// True if the environment asks for this to be missing.
+pub(crate) fn lacks(what: Missing) -> bool {
+    let name = match what {
+        Missing::Devx => "devx",
+        Missing::NonCachedPages => "nc-uar",
+        Missing::Dmabuf => "dmabuf",
+    };
+    std::env::var(REFUSE).is_ok_and(|names| names.split(',').any(|other| other == name))
+}
+
+/// Bytes that the process may pin.
+pub(crate) fn memlock() -> u64 {
+    std::env::var(MEMLOCK)
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(u64::MAX)
+}
+
+/// How many NICs the environment asks for.
+pub(crate) fn wanted_nics() -> usize {
+    std::env::var(NICS)
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .map_or(1, |nics: usize| nics.clamp(1, MOST_NICS))
+}
+
+/// The world of this process, if it has been made.
+pub(crate) fn existing() -> Option<&'static World> {
+    let world = sys::leaked(CURRENT.load(Ordering::Acquire))?;
+    (world.process == sys::process()).then_some(world)
+}
+
+/// The world of this process, made at the first call. EIO if it cannot be made; why is said on standard error.
+pub(crate) fn current() -> Result<&'static World> {
+    let _making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(world) = existing() {
+        return Ok(world);
+    }
+    match World::new() {
+        Ok(world) => {
+            let world = Box::leak(Box::new(world));
+            CURRENT.store(world, Ordering::Release);
+            Ok(world)
+        }
+        Err(why) => {
+            eprintln!("libwarpverbs_sim: no simulated NIC: {why}");
+            Err(Errno(libc::EIO))
+        }
+    }
+}
+
+impl World {
+    fn new() -> std::result::Result<Self, String> {
+        let bus = Bus::new(Box::new(NoMemory));
+        let folder = std::env::var_os(WIRE).map(PathBuf::from);
+        let link_layer = match std::env::var(LINK).as_deref() {
+            Err(_) | Ok("ethernet") => LinkLayer::Ethernet,
+            Ok("infiniband") => LinkLayer::InfiniBand,
+            Ok(other) => return Err(format!("{LINK} is {other}, not ethernet or infiniband")),
+        };
+        let mut nics = Vec::new();
+        let mut numbered = Vec::new();
+        let mut sockets = Vec::new();
+        for index in 0..wanted_nics() {
+            let mut config = NicConfig {
+                name: crate::sysfs::device_name(index),
+                link_layer,
+                ..NicConfig::default()
+            };
+            config.mac[5] = config.mac[5].wrapping_add(index as u8);
+            config.lid += index as u16;
+            let port = match &folder {
+                None => None,
+                Some(folder) => {
+                    let (port, mac) = wire::Port::join(folder).map_err(|error| {
+                        format!("cannot join the wire in {}: {error}", folder.display())
+                    })?;
+                    sockets.push(wire::Port::file(folder, mac));
+                    config.mac = mac;
+                    config.lid = u16::from_be_bytes([mac[4], mac[5]]);
+                    Some(port)
+                }
+            };
+            let mut model = NicModel::new(config);
+            if let Some(port) = port {
+                model.connect(port);
+            }
+            let model = Arc::new(Mutex::new(model));
+            numbered.push((bus.attach(model.clone()), model.clone()));
+            let pages = SharedPages::new(c"warpverbs doorbells", BAR)
+                .map_err(|error| format!("no memory for doorbell pages (error {})", error.0))?;
+            nics.push(Slot { model, pages });
+        }
+        let background = Background::start_with_events(&bus, numbered, Box::new(events::of_nic))
+            .map_err(|error| format!("cannot start the NICs' thread: {error}"))?;
+        Ok(Self {
+            process: sys::process(),
+            bus,
+            nics,
+            background,
+            state: Mutex::default(),
+            sockets,
+        })
+    }
+
+    /// How many NICs there are.
+    pub(crate) fn nics(&self) -> usize {
+        self.nics.len()
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Locks NIC number `index`.
+    pub(crate) fn nic(&self, index: usize) -> Result<Locked<'_>> {
+        let slot = self.nics.get(index).ok_or(Errno::INVAL)?;
+        let call = self.background.call();
+        Ok(Locked {
+            model: self.background.lock(index, &slot.model),
+            _call: call,
+        })
+    }
+
+    /// Gives a doorbell page its memory.
+    pub(crate) fn map_doorbells(&self, index: usize, page: u32) -> Result<()> {
+        let slot = self.nics.get(index).ok_or(Errno::INVAL)?;
+        let words = slot.pages.page(page).ok_or(Errno::NOMEM)?;
+        self.background.map_given(index, page, words);
+        Ok(())
+    }
+
+    /// Takes it back.
+    pub(crate) fn unmap_doorbells(&self, index: usize, page: u32) {
+        self.background.unmap(index, page);
+    }
+
+    /// The file of the doorbell pages; page `p` lies at byte `p * 4096`.
+    pub(crate) fn doorbells(&self, index: usize) -> Result<i32> {
+        Ok(self.nics.get(index).ok_or(Errno::INVAL)?.pages.fd())
+    }
+
+    /// Removes what the process leaves in file systems.
+    pub(crate) fn leave(&self) {
+        for socket in &self.sockets {
+            let _ = std::fs::remove_file(socket);
+        }
+    }
+}
