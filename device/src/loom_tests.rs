@@ -17,7 +17,7 @@ use crate::{
     Collapsed, CqForm, Db, Doorbell, Error, Exclusive, Gpu, Inline, Progress, Remote, Ring,
     Sharing, Sq, Ticket,
     arch::modelled::{self, Change, fence_acq_rel, init, load_segment, store_segment, word},
-    message::Sequence,
+    message::{Sequence, acquire},
 };
 
 const HANDLE: u64 = 0x1000;
@@ -496,6 +496,7 @@ fn a_message_orders_what_its_sender_did() {
             unsafe { word(INBOX) }.store(7, Ordering::Release);
         });
         inbox.wait(7, &sq).unwrap();
+        acquire();
         // SAFETY: modelled memory.
         unsafe { store_segment(PAYLOAD, [3, 4]) };
         nic.join().unwrap();

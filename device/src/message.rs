@@ -65,6 +65,9 @@ impl Sequence {
     /// Waits until the NIC has written `value`, within the bounds of `sq`'s waits. Whoever waits for an answer waits for the
     /// completion of the message first: one that failed gets none.
     ///
+    /// This orders nothing: whoever reads the rest of the message calls [`acquire`] first. An answer needs no more than the fence
+    /// of its post (rule O2).
+    ///
     /// # Errors
     ///
     /// [`Error::Fault`], [`Error::Timeout`] and [`Error::Stopped`].
@@ -80,9 +83,14 @@ impl Sequence {
             arch::phase_spin();
             wait.tick(&sq.handle, sq.deadline_ns)?;
         }
-        // What follows happens after what the sender did before: the load was strong and at system scope.
-        arch::fence_sys();
         arch::phase_other();
         Ok(())
     }
+}
+
+/// What was written before a sequence number that [`Sequence::wait`] has seen, and what its sender did before, happens before
+/// what follows: the load was strong and at system scope.
+#[inline(always)]
+pub fn acquire() {
+    arch::fence_sys();
 }

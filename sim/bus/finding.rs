@@ -102,6 +102,8 @@ pub struct MemoryFinding {
     pub earlier: Option<Party>,
     /// The access at which it was found.
     pub later: Party,
+    /// Of data that a device wrote: the load of a completion by which a thread learned of it and did not acquire it.
+    pub learned: Option<Party>,
     /// The edge that is missing, and what would supply it.
     pub missing: String,
 }

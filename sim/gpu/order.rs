@@ -39,6 +39,8 @@ pub struct OrderReport {
     pub earlier: Option<AccessReport>,
     /// The access at which it was found.
     pub later: AccessReport,
+    /// Of data that a device wrote: the load of a completion by which a thread learned of it and did not acquire it.
+    pub learned: Option<AccessReport>,
     /// The edge that is missing, and what would supply it.
     pub missing: String,
 }
@@ -81,6 +83,9 @@ impl fmt::Display for OrderReport {
         if let Some(earlier) = &self.earlier {
             write!(f, "; not ordered after {earlier}")?;
         }
+        if let Some(learned) = &self.learned {
+            write!(f, "; a completion that tells of it was read by {learned}")?;
+        }
         write!(f, "; {}", self.missing)
     }
 }
@@ -116,6 +121,7 @@ impl LaunchNames {
             object: finding.object,
             earlier: finding.earlier.map(|party| self.access(party)),
             later: self.access(finding.later),
+            learned: finding.learned.map(|party| self.access(party)),
             missing: finding.missing,
         }
     }

@@ -174,7 +174,7 @@ impl Work<'_> {
         let Some(cq) = self.objects.cqs.get_mut(cqn) else {
             return false;
         };
-        if cq.stuck {
+        if self.faults.hides_cqe(cqn, cq.producer) {
             return true;
         }
         if cq.failed.is_some() {

@@ -34,8 +34,6 @@ pub(crate) struct Cq {
     pub(crate) arming: Arming,
     /// QPs that wait for the next CQE.
     waiting: Vec<u32>,
-    /// A fault: CQEs are never written.
-    pub(crate) stuck: bool,
     /// The context it was created with.
     pub(crate) context: Cqc,
 }
@@ -63,7 +61,6 @@ impl Cq {
             failed: None,
             arming: Arming::default(),
             waiting: Vec::new(),
-            stuck: false,
             context,
         }
     }

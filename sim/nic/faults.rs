@@ -71,10 +71,12 @@ pub enum InjectedFault {
         /// The QP.
         qpn: u32,
     },
-    /// CQEs of the CQ are never written, although the NIC goes on.
+    /// CQEs of the CQ are not written any more, although the NIC goes on.
     StuckCq {
         /// The CQ.
         cqn: u32,
+        /// The first CQE that is not, as a 64-bit index; 0 is all.
+        from: u64,
     },
     /// The NIC executes commands, and nothing else.
     Silent,
@@ -148,6 +150,13 @@ impl Faults {
 
     pub(crate) fn has(&self, fault: InjectedFault) -> bool {
         self.planted.contains(&fault)
+    }
+
+    /// True if the CQE at an index is not to be written.
+    pub(crate) fn hides_cqe(&self, of: u32, at: u64) -> bool {
+        self.planted.iter().any(|fault| {
+            matches!(fault, InjectedFault::StuckCq { cqn, from } if *cqn == of && *from <= at)
+        })
     }
 
     fn draws(&mut self, ppm: u32) -> bool {

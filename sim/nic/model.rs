@@ -358,11 +358,6 @@ impl NicModel {
                     qp.stuck = true;
                 }
             }
-            InjectedFault::StuckCq { cqn } => {
-                if let Some(cq) = self.objects.cqs.get_mut(cqn) {
-                    cq.stuck = true;
-                }
-            }
             fault => self.faults.plant(fault),
         }
     }
@@ -375,12 +370,6 @@ impl NicModel {
             if let Some(qp) = self.objects.qps.get_mut(qpn) {
                 qp.stuck = false;
                 self.schedule.wake(qpn);
-            }
-        }
-        let ids: Vec<u32> = self.objects.cqs.iter().map(|(id, _)| id).collect();
-        for cqn in ids {
-            if let Some(cq) = self.objects.cqs.get_mut(cqn) {
-                cq.stuck = false;
             }
         }
     }

@@ -5,8 +5,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use warpverbs::driver::LaunchShape;
 use warpverbs::driver::sim::{CablePlan, Check, InjectedFault, Scheduler, World};
+use warpverbs::driver::{LaunchShape, WriteOrdering};
 use warpverbs::wire::abi::{self, FaultCause};
 use warpverbs::wire::cqe::Syndrome;
 use warpverbs::{
@@ -32,20 +32,29 @@ pub(crate) enum Ending {
     Done,
     /// With error completions: the destination forbids what is done to it.
     Refused,
+    /// The same with so few operations that the first is seen in the wait for the last.
+    RefusedLast,
     /// Before its time: the host stops it.
     Stopped,
     /// The same while completions stay away: every thread ends in a wait, and of each kind some do.
     Stalled,
+    /// With an error of what makes the data of reads visible (rule O14).
+    DumpFailed,
+    /// Stopped while that does not complete.
+    DumpStalled,
     /// With an error after some success: packets get lost, an answer of the other end for one, until a QP gives up.
     Lossy,
 }
 
 impl Ending {
-    pub(crate) const ALL: [Self; 5] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Done,
         Self::Refused,
+        Self::RefusedLast,
         Self::Stopped,
         Self::Stalled,
+        Self::DumpFailed,
+        Self::DumpStalled,
         Self::Lossy,
     ];
 }
@@ -63,7 +72,9 @@ pub(crate) struct Effort {
 /// The module to run, made for a GPU.
 pub(crate) type Code<'a> = &'a dyn Fn(&GpuContext) -> Result<String>;
 
+pub(crate) const KERNELS: [&str; 3] = ["wv_write_bw", "wv_read_bw", "wv_write_lat"];
 const SIZE: u64 = 64;
+const SLOTS: u32 = 4;
 
 /// A kernel of the queue's next user: it writes to every slot that is free, as a post of as many WQEs would. A run before it
 /// that is over must have ordered what the NIC did to those slots.
@@ -99,7 +110,7 @@ impl Mode {
     /// Every kernel in every mode.
     pub(crate) fn all() -> Vec<Self> {
         let mut out = Vec::new();
-        for kernel in ["wv_write_bw", "wv_read_bw", "wv_write_lat"] {
+        for kernel in KERNELS {
             for sharing in [Sharing::Exclusive, Sharing::Gpu] {
                 for doorbell in [Doorbell::Db, Doorbell::DbEarly] {
                     for cq in [CqForm::Collapsed, CqForm::Ring] {
@@ -125,8 +136,13 @@ impl Mode {
 
     /// How runs of the mode end.
     pub(crate) fn endings(&self) -> Vec<Ending> {
-        // In the bandwidth kernels errors with others behind them come of refusals.
-        let fits = |ending: &Ending| *ending != Ending::Lossy || self.is_latency();
+        // In the bandwidth kernels errors with others behind them come of refusals; an end of the other waits for each message.
+        let fits = |ending: &Ending| match ending {
+            Ending::Lossy => self.is_latency(),
+            Ending::DumpFailed | Ending::DumpStalled => self.kernel == "wv_read_bw",
+            Ending::RefusedLast => !self.is_latency(),
+            _ => true,
+        };
         Ending::ALL.into_iter().filter(fits).collect()
     }
 
@@ -141,8 +157,11 @@ impl Mode {
     }
 
     fn options(&self, effort: Effort) -> Options {
+        // Now and then a crowd, of which many wait for their last operation at the same time.
+        let crowded = self.sharing == Sharing::Gpu && effort.seed % 4 == 2;
         let (threads, qps) = match self.sharing {
             Sharing::Exclusive => (2, 2),
+            Sharing::Gpu if crowded => (24, 2),
             Sharing::Gpu => (6, 2),
         };
         let full = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
@@ -166,32 +185,46 @@ impl Mode {
             // The two sides of the latency kernel wait for each other.
             resident: Some(if self.is_latency() {
                 2
+            } else if crowded {
+                12
             } else {
                 1 + (effort.seed % 3) as u32
             }),
             qps,
             depth,
             size: SIZE as u32,
-            slots: 4,
+            slots: SLOTS,
             iters: match effort.ending {
                 // Long enough for the host to find it running.
                 Ending::Stopped => 12 * effort.iters,
                 // Some end in the wait for their last operation, some in one for room.
-                Ending::Stalled if effort.seed % 2 == 0 => {
-                    u64::from(depth - 1) / u64::from(threads / qps as u32).max(1)
-                }
+                Ending::Stalled if effort.seed % 2 == 0 => u64::from(depth) / 4,
+                Ending::RefusedLast if self.sharing == Sharing::Gpu => 1,
+                Ending::RefusedLast => 3.min(u64::from(depth) - 1),
+                Ending::DumpFailed | Ending::DumpStalled => 3,
                 _ => effort.iters,
             }
-            .max(1),
+            .div_ceil(if crowded { 8 } else { 1 })
+            .max(if crowded && effort.ending == Ending::Done {
+                u64::from(SLOTS)
+            } else {
+                1
+            }),
             // A READ is refused where it lands: its own region cannot be written.
             access: match (effort.ending, self.kernel) {
-                (Ending::Refused, "wv_read_bw") => Access::REMOTE_READ,
-                (Ending::Refused, _) => Access::LOCAL_WRITE,
+                (Ending::Refused | Ending::RefusedLast, "wv_read_bw") => Access::REMOTE_READ,
+                (Ending::Refused | Ending::RefusedLast, _) => Access::LOCAL_WRITE,
                 _ => full,
+            },
+            write_ordering: match effort.ending {
+                Ending::DumpFailed | Ending::DumpStalled => WriteOrdering::None,
+                // Reads whose data is visible with their completion, and others.
+                _ if effort.seed % 2 == 0 => WriteOrdering::None,
+                _ => WriteOrdering::Owner,
             },
             wait_deadline: match effort.ending {
                 // Nobody gives up before the host says so.
-                Ending::Stalled => Duration::from_secs(1),
+                Ending::Stalled | Ending::DumpStalled => Duration::from_secs(1),
                 _ => Duration::from_micros(400),
             },
             step_budget: Some(3_000_000),
@@ -204,8 +237,22 @@ impl Mode {
         let options = self.options(effort);
         let bench = options.bench()?;
         let module = load(&bench.gpu, code)?;
-        if effort.ending == Ending::Stalled {
-            stall(&bench.world, |_| true);
+        // Each thread's reads, then each one's DUMP.
+        let reads = options.iters * u64::from(options.threads) / options.qps as u64;
+        match effort.ending {
+            Ending::Stalled => stall(&bench.world, 0, |_| true),
+            Ending::DumpStalled => stall(&bench.world, reads, |_| true),
+            Ending::DumpFailed => bench.world.with_nic(|nic| {
+                for qp in &bench.qps {
+                    nic.inject(InjectedFault::Fail {
+                        qpn: qp.qpn(),
+                        index: reads,
+                        syndrome: Syndrome::LocalProtection.code(),
+                        vendor: 0x81,
+                    });
+                }
+            }),
+            _ => {}
         }
         let (local, remote) = match options.direction {
             Direction::Write => (&bench.source_mr, bench.target_mr.remote()),
@@ -221,7 +268,13 @@ impl Mode {
         let early = (effort.ending == Ending::Done)
             .then(|| bench.target.to_vec())
             .transpose()?;
-        let wrong = self.judge(&bench.world, &report, effort, options.depth);
+        let dumps = if options.write_ordering == WriteOrdering::None && self.kernel == "wv_read_bw"
+        {
+            u64::from(options.threads)
+        } else {
+            0
+        };
+        let wrong = self.judge(&bench.world, &report, effort, options.depth, dumps);
         if let Some(wrong) = wrong {
             return Ok(Some(wrong));
         }
@@ -279,7 +332,7 @@ impl Mode {
         let stream = Stream::create(&gpu)?;
         if effort.ending == Ending::Stalled {
             // One end runs out of room, and the other waits for its message; or both wait for the completion of their last.
-            stall(&world, |cq| {
+            stall(&world, 0, |cq| {
                 effort.seed % 4 == 0 || cq as u64 == effort.seed / 2 % 2
             });
         }
@@ -304,7 +357,7 @@ impl Mode {
         let mut run = latency.launch(&module, &stream, ends)?;
         let report = finish(&mut run, effort)?;
         world.with_nic(|nic| nic.heal());
-        if let Some(wrong) = self.judge(&world, &report, effort, options.depth) {
+        if let Some(wrong) = self.judge(&world, &report, effort, options.depth, 0) {
             return Ok(Some(wrong));
         }
         if effort.ending != Ending::Done {
@@ -327,6 +380,7 @@ impl Mode {
         report: &RunReport,
         effort: Effort,
         depth: u32,
+        dumps: u64,
     ) -> Option<String> {
         let mut findings = world.findings().into_iter();
         if let Some(finding) = findings.next() {
@@ -339,7 +393,7 @@ impl Mode {
                     return Some(error.to_string());
                 }
                 let posted: u64 = report.threads.iter().map(|thread| thread.posted).sum();
-                let rings = posted
+                let rings = (posted + dumps)
                     * if self.doorbell == Doorbell::DbEarly {
                         2
                     } else {
@@ -349,11 +403,11 @@ impl Mode {
                 (rung != rings)
                     .then(|| format!("{posted} posts rang {rung} times, not {rings} (rule O4)"))
             }
-            Ending::Stopped | Ending::Stalled => errors
+            Ending::Stopped | Ending::Stalled | Ending::DumpStalled => errors
                 .filter(|error| !is_stop(*error))
                 .map(|error| format!("a thread that was stopped says: {error}"))
                 .next(),
-            Ending::Refused | Ending::Lossy => {
+            Ending::Refused | Ending::RefusedLast | Ending::DumpFailed | Ending::Lossy => {
                 let mut faults = 0;
                 for error in errors {
                     match error {
@@ -369,7 +423,7 @@ impl Mode {
                     }
                 }
                 // Some seeds lose too little.
-                (faults == 0 && effort.ending == Ending::Refused)
+                (faults == 0 && effort.ending != Ending::Lossy)
                     .then(|| "refused operations were reported as done".into())
             }
         }
@@ -401,7 +455,10 @@ impl Mode {
 
 /// Waits for a run, having stopped it if it is to be.
 fn finish(run: &mut Run, effort: Effort) -> Result<RunReport> {
-    if matches!(effort.ending, Ending::Stopped | Ending::Stalled) {
+    if matches!(
+        effort.ending,
+        Ending::Stopped | Ending::Stalled | Ending::DumpStalled
+    ) {
         for _ in 0..effort.seed % 3 {
             run.is_finished()?;
         }
@@ -460,15 +517,15 @@ fn stub() -> String {
     )
 }
 
-/// Completions stay away from the CQs that `which` chooses by number.
-fn stall(world: &World, which: impl Fn(usize) -> bool) {
+/// Completions from an index on stay away from the CQs that `which` chooses by number.
+fn stall(world: &World, from: u64, which: impl Fn(usize) -> bool) {
     world.with_nic(|nic| {
         let objects = nic.live_objects();
         let cqs = objects
             .iter()
             .filter(|object| object.to_string().starts_with("CQ"));
         for (_, cq) in cqs.enumerate().filter(|(n, _)| which(*n)) {
-            nic.inject(InjectedFault::StuckCq { cqn: cq.id });
+            nic.inject(InjectedFault::StuckCq { cqn: cq.id, from });
         }
     });
 }

@@ -175,6 +175,18 @@ pub(crate) fn mutants(ptx: &str, place: &Place) -> Vec<Mutant> {
                     (load, lines[place.line].into()),
                 ],
             );
+        } else if let Some(load) = error_load_behind(&lines, place.line) {
+            // Behind a branch: the register is nobody's on the other side of it.
+            add(
+                Kind::LoadBeforeFence,
+                vec![
+                    (
+                        place.line,
+                        format!("{}\n{}", lines[load], lines[place.line]),
+                    ),
+                    (load, String::new()),
+                ],
+            );
         }
     }
     if is_segment(text) {
@@ -234,10 +246,11 @@ fn opcode_of<'a>(lines: &[&'a str], line: usize) -> &'a str {
     opcode(lines[line].trim())
 }
 
-/// Strong accesses, fences and segment stores; not the weak accesses to a thread's own results and parameters.
+/// Strong accesses, fences, segment stores and plain loads of what a NIC wrote; not the weak accesses to what is a thread's own.
 fn is_access(text: &str) -> bool {
     text.starts_with("fence")
         || is_segment(text)
+        || is_payload(text)
         || [
             "ld.relaxed",
             "ld.acquire",
@@ -253,6 +266,11 @@ fn is_access(text: &str) -> bool {
 
 fn is_segment(text: &str) -> bool {
     text.starts_with("st.global.v2.b64")
+}
+
+/// A ring's error word.
+fn is_payload(text: &str) -> bool {
+    text.starts_with("ld.global.u64") && text.ends_with("+48];")
 }
 
 fn is_record(text: &str) -> bool {
@@ -271,6 +289,21 @@ fn next_access(lines: &[&str], line: usize) -> Option<usize> {
         }
     }
     None
+}
+
+/// The load of the error word of the CQE whose last 8 bytes were loaded before a fence.
+fn error_load_behind(lines: &[&str], fence: usize) -> Option<usize> {
+    let tail = lines[..fence]
+        .iter()
+        .rev()
+        .take(60)
+        .find(|text| text.contains("+56]"))?;
+    let (base, _) = tail.split_once('[')?.1.split_once("+56]")?;
+    let error = format!("[{base}+48]");
+    (fence..lines.len().min(fence + 300)).find(|at| {
+        let text = lines[*at].trim();
+        text.starts_with("ld.") && text.contains(&error)
+    })
 }
 
 /// The instruction without registers: opcode and offset.

@@ -11,7 +11,7 @@ use crate::failure::Failure;
 
 pub(crate) fn run(plan: &Plan, session: &Session) -> Result<Outcome, Failure> {
     // The far ends only answer; they live as long as the near ones post.
-    let (near, far) = session.pairs(plan, plan.qps)?;
+    let (near, _far) = session.pairs(plan, plan.qps)?;
     let near = QueuePair::export_all(near).map_err(warpverbs::Error::from)?;
 
     let sent = data::source(plan.seed, plan.buffer());

@@ -3,7 +3,7 @@
 //! Knows: the order of checks, choice of value, and bookkeeping of each.
 //! Must not know: who runs next.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use warpverbs_sim_bus::{
@@ -12,7 +12,7 @@ use warpverbs_sim_bus::{
 };
 
 use super::agents::{Agents, Place, reach};
-use super::clocks::{Carried, Clock, DISTANCES, Snapshot};
+use super::clocks::{Carried, Clock, DISTANCES, Known, Snapshot};
 use super::doorbells::Doorbells;
 use super::judge::{certain, choose, judge_read, judge_write};
 use super::message::{Message, Side, Strength, bits};
@@ -37,6 +37,8 @@ pub struct StrictMemory {
     doorbells: Doorbells,
     /// Who made the doorbell that arrived last, by device and queue.
     rung: HashMap<(u16, u32), Party>,
+    /// By thread: the last completion that it has loaded and that it knew nothing of, with what that carried.
+    learned: BTreeMap<u32, (Party, Arc<Snapshot>)>,
     pub(super) findings: Findings,
     rng: Rng,
     /// Accesses so far.
@@ -93,6 +95,7 @@ impl StrictMemory {
             agents: Agents::new(if at_gpu_scope { GPU } else { SYSTEM }),
             doorbells: Doorbells::default(),
             rung: HashMap::new(),
+            learned: BTreeMap::new(),
             findings: Findings::default(),
             // A sequence of its own, so that the scheduler's choices do not depend on those made here.
             rng: Rng::scripted(seed ^ 0x7374_7269_6374_6d65, script),
@@ -133,8 +136,22 @@ impl StrictMemory {
     /// Adds what was found at an access.
     pub(super) fn report(&mut self, found: Vec<Conflict>) {
         for conflict in found {
-            self.findings.add(&conflict, &self.agents, &self.flat);
+            // The host knows of data by a completion that some thread has loaded.
+            let learned = (conflict.later.place == Place::Host)
+                .then(|| self.learned_of(&conflict.earlier))
+                .flatten();
+            self.findings
+                .add(&conflict, learned, &self.agents, &self.flat);
         }
+    }
+
+    /// The load by which a thread learned of a device's write without acquiring it.
+    fn learned_of(&self, write: &Side) -> Option<Party> {
+        self.learned
+            .values()
+            .rev()
+            .find(|(_, carried)| write.is_before(Known::only(&carried.to_clock())))
+            .map(|(party, _)| *party)
     }
 
     /// Reads bytes of a cell, which lie in a live object.
@@ -182,6 +199,13 @@ impl StrictMemory {
                     let distance = self.agents.distance(side.place, message.side.place);
                     *entry = message.releases.to(distance).map(|r| (r.clone(), distance));
                     in_block = in_block.or(message.releases.to_block(side.place.block()).cloned());
+                }
+                if let Some((carried, _)) = entry
+                    && message.side.purpose == Purpose::Cqe
+                    && !message.side.is_before(agent.known())
+                {
+                    self.learned
+                        .insert(side.slot, (side.party(&self.agents), carried.clone()));
                 }
             }
         }

@@ -75,7 +75,13 @@ impl Findings {
     }
 
     /// Two accesses that conflict.
-    pub(super) fn add(&mut self, conflict: &Conflict, agents: &Agents, flat: &FastMemory) {
+    pub(super) fn add(
+        &mut self,
+        conflict: &Conflict,
+        learned: Option<Party>,
+        agents: &Agents,
+        flat: &FastMemory,
+    ) {
         let Conflict { earlier, later, .. } = conflict;
         let kind = kind(earlier, later, conflict.weakness);
         if self.is_new(kind, Some(Who::of(earlier)), Who::of(later)) {
@@ -85,6 +91,7 @@ impl Findings {
                 object: flat.describe(conflict.first()),
                 earlier: Some(earlier.party(agents)),
                 later: later.party(agents),
+                learned,
                 missing: missing(kind, earlier, later, agents),
             });
         }
@@ -106,6 +113,7 @@ impl Findings {
                 object: flat.describe(addr),
                 earlier: None,
                 later: reader.party(agents),
+                learned: None,
                 missing: "nobody has written these bytes (rule O1: every byte that a work request declares is written)"
                     .into(),
             });
@@ -131,6 +139,7 @@ impl Findings {
                     site: 0,
                     does,
                 },
+                learned: None,
                 missing: fault.to_string(),
             });
         }

@@ -207,14 +207,26 @@ fn a_stuck_cq_shows_nothing() {
     let rig = Rig::new();
     let mut cq = rig.cq(4);
     let (mut a, _b) = rig.pair(&cq, 4);
-    rig.nic().inject(InjectedFault::StuckCq { cqn: cq.cqn });
+    let cqn = cq.cqn;
+    let stuck = |from| InjectedFault::StuckCq { cqn, from };
+    rig.nic().inject(stuck(1));
+    a.nop(&rig);
+    a.ring(&rig);
+    rig.run();
+    cq.success(&rig);
+    a.nop(&rig);
+    a.ring(&rig);
+    rig.run();
+    cq.assert_empty(&rig);
+    rig.nic().heal();
+    rig.nic().inject(stuck(0));
     a.nop(&rig);
     a.ring(&rig);
     rig.run();
     cq.assert_empty(&rig);
     assert_eq!(
         rig.query_qp(a.qpn).hw_sq_wqebb_counter,
-        1,
+        3,
         "the NIC goes on"
     );
 }
