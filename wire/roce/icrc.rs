@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn both_ways_give_the_same_register() {
-        let bytes: [u8; 1500] = core::array::from_fn(|n| (n * n >> 3) as u8);
+        let bytes: [u8; 1500] = core::array::from_fn(|n| ((n * n) >> 3) as u8);
         for len in (0..300).chain([511, 512, 1023, 1500]) {
             for start in [!0, 0, AFTER_ROUTE_HEADER, 0x1234_5678] {
                 let part = &bytes[bytes.len() - len..];
