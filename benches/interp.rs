@@ -188,8 +188,8 @@ fn peak_memory() -> Option<u64> {
 impl Whole {
     fn name(&self) -> String {
         format!(
-            "{:?}, {} threads, {} QPs, {} bytes",
-            self.check, self.threads, self.qps, self.size
+            "{:?}, {} threads, {} QPs {:?}, {} bytes",
+            self.check, self.threads, self.qps, self.sharing, self.size
         )
     }
 

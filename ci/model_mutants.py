@@ -26,8 +26,8 @@ MUTANTS = [
     ('a gap is not noticed', 'responder.rs',
      'if ahead > 0 {', 'if ahead > 1_000_000 {'),
     ('every fourth acknowledgement is left out', 'responder.rs',
-     'self.answer(Answer::Ack { psn: packet.psn });',
-     'if packet.psn.get() % 4 != 1 { self.answer(Answer::Ack { psn: packet.psn }); }'),
+     'self.answer(Answer::Ack { psn });\n                }\n                return;',
+     'if psn.get() % 4 != 1 { self.answer(Answer::Ack { psn }); }\n                }\n                return;'),
     ('an acknowledgement covers a request more', 'answer.rs',
      'self.acknowledge(psn.next());', 'self.acknowledge(psn.next().next());'),
     ('a fence does not hold', 'requester.rs',
@@ -70,7 +70,7 @@ def main():
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, copy / name)
     command = ['cargo', 'test', '--quiet', '--package', 'warpverbs-sim-nic', '--test', 'model']
-    environment = {**os.environ, 'CARGO_TARGET_DIR': str(TARGET / 'model-mutants-target'), 'PROPTEST_MAX_SHRINK_ITERS': '0', 'RUST_BACKTRACE': '0', 'RUSTFLAGS': '-Awarnings',
+    environment = {**os.environ, 'CARGO_TARGET_DIR': str(TARGET / 'model-mutants-target'), 'PROPTEST_MAX_SHRINK_ITERS': '0', 'MODEL_CASES': '6000', 'RUST_BACKTRACE': '0', 'RUSTFLAGS': '-Awarnings',
                    'PROPTEST_FAILURE_PERSISTENCE': 'off'}
     survivors = []
     wanted = sys.argv[1:]

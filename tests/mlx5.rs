@@ -567,3 +567,138 @@ fn errors_of_queues_are_events() {
     rig.destroy(cq);
     rig.close();
 }
+
+/// Runs a test of this file again, with a variable set before anything is opened.
+fn again(test: &str, variable: (&str, &str)) {
+    let output = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--ignored", "--nocapture"])
+        .env(variable.0, variable.1)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    let ran = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(ran.contains("1 passed"), "{ran}");
+}
+
+const REFUSE: &str = "WARPVERBS_SIM_REFUSE";
+
+#[test]
+fn what_a_machine_lacks_is_a_typed_error_with_its_cure() {
+    if !rdma_core() {
+        return;
+    }
+    again("without_devx", (REFUSE, "devx"));
+    again("without_pages_that_are_not_cached", (REFUSE, "nc-uar"));
+    again("without_dmabufs", (REFUSE, "dmabuf"));
+    again(
+        "with_little_memory_to_pin",
+        ("WARPVERBS_SIM_MEMLOCK", "65536"),
+    );
+}
+
+#[test]
+#[ignore = "run by another test, with DevX refused"]
+fn without_devx() {
+    let error = Mlx5::open("mlx5_0").unwrap_err();
+    assert_eq!(error.kind, DriverErrorKind::Os(libc::EPERM));
+    assert!(error.text.contains("DevX") && error.text.contains("mlx5_ib"));
+}
+
+#[test]
+#[ignore = "run by another test, with these pages refused"]
+fn without_pages_that_are_not_cached() {
+    let nic = Mlx5::open("mlx5_0").unwrap();
+    let rig = Rig::new(&nic);
+    // A page for BlueFlame stands in, and rings.
+    let mut cq = rig.cq();
+    let (mut a, b) = (rig.qp(&cq), rig.qp(&cq));
+    rig.connect(&a, &b);
+    rig.connect(&b, &a);
+    rig.post(&mut a, Opcode::Nop, &[]);
+    assert!(matches!(rig.poll(&mut cq), Completion::Done(_)));
+    rig.destroy(a);
+    rig.destroy(b);
+    rig.destroy(cq);
+    rig.close();
+}
+
+/// A file of memory, which the simulated NIC takes for a dmabuf.
+fn memory_file(len: i64) -> i32 {
+    // SAFETY: it reads a string.
+    let fd = unsafe { libc::memfd_create(c"dmabuf".as_ptr(), libc::MFD_CLOEXEC) };
+    // SAFETY: it takes numbers.
+    assert_eq!(unsafe { libc::ftruncate(fd, len) }, 0);
+    fd
+}
+
+fn dmabuf(fd: i32, offset: u64, len: u64) -> MemoryRegion {
+    MemoryRegion::Dmabuf {
+        fd,
+        offset,
+        len,
+        iova: 0x10_0000 + offset,
+    }
+}
+
+#[test]
+fn dmabufs_are_registered_as_far_as_they_reach() {
+    if !rdma_core() {
+        return;
+    }
+    let nic = Mlx5::open("mlx5_0").unwrap();
+    let pd = nic.alloc_pd().unwrap();
+    let fd = memory_file(16384);
+    let register = |region| {
+        // SAFETY: nobody holds a reference to memory of the file.
+        unsafe { nic.reg_mr(pd.handle, region, Access::LOCAL_WRITE) }
+    };
+    let mr = register(dmabuf(fd, 4096, 8192)).unwrap();
+    nic.dereg_mr(mr.handle).unwrap();
+    for bad in [dmabuf(fd, 12288, 8192), dmabuf(fd, 0, 0)] {
+        let error = register(bad).unwrap_err();
+        assert_eq!(error.kind, DriverErrorKind::InvalidArgument);
+    }
+    // No dmabuf at all.
+    let null = std::fs::File::open("/dev/null").unwrap();
+    let null = dmabuf(std::os::fd::AsRawFd::as_raw_fd(&null), 0, 4096);
+    assert!(register(null).is_err());
+    // SAFETY: as above.
+    let umem = unsafe { nic.reg_umem(dmabuf(fd, 0, 16384), Access::LOCAL_WRITE, 1 << 12) };
+    nic.dereg_umem(umem.unwrap().handle).unwrap();
+    // SAFETY: it is this test's.
+    unsafe { libc::close(fd) };
+    nic.dealloc_pd(pd.handle).unwrap();
+}
+
+#[test]
+#[ignore = "run by another test, with dmabufs refused"]
+fn without_dmabufs() {
+    let nic = Mlx5::open("mlx5_0").unwrap();
+    let pd = nic.alloc_pd().unwrap();
+    let fd = memory_file(4096);
+    // SAFETY: nobody holds a reference to memory of the file.
+    let error = unsafe { nic.reg_mr(pd.handle, dmabuf(fd, 0, 4096), Access::LOCAL_WRITE) };
+    let error = error.unwrap_err();
+    assert_eq!(error.kind, DriverErrorKind::Unsupported);
+    assert!(error.text.contains("Linux 5.12"), "{error}");
+}
+
+#[test]
+#[ignore = "run by another test, with little memory to pin"]
+fn with_little_memory_to_pin() {
+    let nic = Mlx5::open("mlx5_0").unwrap();
+    let pd = nic.alloc_pd().unwrap();
+    let register = |pages| {
+        let block = Block::new(pages);
+        // SAFETY: the memory lives for ever and is accessed atomically.
+        unsafe { nic.reg_mr(pd.handle, block.region(), Access::LOCAL_WRITE) }
+    };
+    let mr = register(16).unwrap();
+    let error = register(1).unwrap_err();
+    assert_eq!(error.kind, DriverErrorKind::Exhausted);
+    assert!(error.text.contains("ulimit -l"), "{error}");
+    // What is given back can be pinned again.
+    nic.dereg_mr(mr.handle).unwrap();
+    nic.dereg_mr(register(1).unwrap().handle).unwrap();
+}

@@ -737,3 +737,42 @@ fn threads_create_and_close_in_one_pool_at_the_same_time() {
     drop(qps);
     rig.finish();
 }
+
+/// Whatever threads are doing with a pool when its NIC is closed, they end in an error that says so, and nothing is left.
+#[test]
+fn a_nic_is_closed_while_threads_use_a_pool() {
+    for round in 0..10 {
+        let rig = rig();
+        let pool = rig.pool(8);
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    let life = || -> warpverbs::Result<()> {
+                        let mut qps = pool.qps(2)?;
+                        let infos: Vec<_> = qps.iter().map(QueuePair::local_info).collect();
+                        QueuePair::connect_all(&mut qps, &infos)?;
+                        for qp in QueuePair::export_all(qps)? {
+                            qp.close()?;
+                        }
+                        Ok(())
+                    };
+                    let error = loop {
+                        if let Err(error) = life() {
+                            break error;
+                        }
+                    };
+                    assert!(
+                        matches!(error.kind(), ErrorKind::State | ErrorKind::Busy),
+                        "{error}"
+                    );
+                });
+            }
+            std::thread::sleep(std::time::Duration::from_millis(round));
+            rig.nic.clone().close().unwrap();
+        });
+        let failed = |call: &&Call| call.outcome != Outcome::Done;
+        assert_eq!(rig.faults.trace().iter().find(failed), None);
+        drop(pool);
+        rig.finish();
+    }
+}

@@ -156,9 +156,9 @@ pub(crate) struct PerfArgs {
     /// NIC: `sim`, or an RDMA device's name
     #[arg(long, default_value = "sim")]
     pub(crate) nic: String,
-    /// GPU: `sim`; `host`, which runs the native device code on CPU threads, in real time; or a CUDA device's number
-    #[arg(long, default_value = "sim")]
-    pub(crate) gpu: String,
+    /// GPU: `sim`; `host`, which runs the native device code on CPU threads, in real time; or a CUDA device's number [default: sim; host with a real NIC]
+    #[arg(long)]
+    pub(crate) gpu: Option<String>,
     /// Bytes of one operation, 1 to 2^30 [default: 4096; 8 for write-lat]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
     pub(crate) size: Option<u32>,

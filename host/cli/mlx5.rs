@@ -2,16 +2,18 @@
 //!
 //! Knows: how one is opened, and what to say where there is none. Must not know: what it is used for.
 
+#[cfg(target_os = "linux")]
 use std::sync::Arc;
 
-use warpverbs::driver::Nic;
+#[cfg(target_os = "linux")]
+pub(crate) use warpverbs::driver::mlx5::Mlx5;
 
 use crate::failure::Failure;
 
 /// Opens the RDMA device of that name.
 #[cfg(target_os = "linux")]
-pub(crate) fn open(name: &str) -> Result<Arc<dyn Nic>, Failure> {
-    match warpverbs::driver::mlx5::Mlx5::open(name) {
+pub(crate) fn open(name: &str) -> Result<Arc<Mlx5>, Failure> {
+    match Mlx5::open(name) {
         Ok(nic) => Ok(Arc::new(nic)),
         Err(error) => Err(Failure::Run(format!(
             "no NIC named {name:?}: {error}; use --nic sim"
@@ -19,9 +21,22 @@ pub(crate) fn open(name: &str) -> Result<Arc<dyn Nic>, Failure> {
     }
 }
 
+/// The name for a report: it says so if the device is `sim-env`'s, which the driver cannot know.
+pub(crate) fn shown(name: &str) -> String {
+    let simulated = std::env::var_os("SYSFS_PATH").is_some_and(|root| {
+        let board = std::path::Path::new(&root).join(format!("class/infiniband/{name}/board_id"));
+        std::fs::read_to_string(board).is_ok_and(|board| board.starts_with("SIM"))
+    });
+    if simulated {
+        format!("{name} (sim)")
+    } else {
+        name.to_owned()
+    }
+}
+
 /// There are none.
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn open(name: &str) -> Result<Arc<dyn Nic>, Failure> {
+pub(crate) fn open(name: &str) -> Result<std::sync::Arc<dyn warpverbs::driver::Nic>, Failure> {
     Err(Failure::Run(format!(
         "no NIC named {name:?}: RDMA devices need Linux; use --nic sim"
     )))

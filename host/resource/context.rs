@@ -1,6 +1,5 @@
 //! The NIC, opened, with its capabilities.
 
-use std::ops::RangeInclusive;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -27,7 +26,7 @@ struct Shared {
 }
 
 /// What a NIC can do, of what this crate asks.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {
     /// Largest send queue in WQEBBs that this crate builds on the NIC.
@@ -42,8 +41,8 @@ pub struct Capabilities {
     pub ports: u8,
     /// Timestamps of QPs can be in the device's default format.
     pub(crate) default_timestamps: bool,
-    /// UDP source ports that RoCE v2 QPs may be given; `None`: the NIC chooses them.
-    pub(crate) udp_source_ports: Option<RangeInclusive<u16>>,
+    /// First and last UDP source port that RoCE v2 QPs may be given; `None`: the NIC chooses them.
+    pub(crate) udp_source_ports: Option<(u16, u16)>,
     /// Entries of a port's partition key table.
     pub(crate) pkeys: u16,
 }
@@ -71,7 +70,7 @@ impl Context {
                 mailbox::command(&*nic, "query the NIC's RoCE capabilities", &Query::new())?;
             if roce.sw_r_roce_src_udp_port {
                 udp_source_ports =
-                    Some(roce.r_roce_min_src_udp_port..=roce.r_roce_max_src_udp_port);
+                    Some((roce.r_roce_min_src_udp_port, roce.r_roce_max_src_udp_port));
             }
             matches!(
                 roce.qp_ts_format,

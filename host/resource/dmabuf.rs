@@ -4,12 +4,13 @@
 //! Must not know: what is registered.
 
 use super::GpuContext;
-use crate::driver::MemoryRegion;
+use crate::driver::{DriverErrorKind, MemoryRegion};
 use crate::error::{Error, Result};
 use crate::teardown::{attach, building};
 
 /// Exports `len` bytes of GPU memory at `addr`, lets `import` register them, and closes the
-/// descriptor. If only the close fails, the import is undone by dropping it.
+/// descriptor. If only the close fails, the import is undone by dropping it. Memory of a GPU that exports none is registered
+/// by its address, as peer-memory modules have it.
 pub(super) fn with_dmabuf<T>(
     gpu: &GpuContext,
     addr: u64,
@@ -17,9 +18,12 @@ pub(super) fn with_dmabuf<T>(
     import: impl FnOnce(MemoryRegion) -> Result<T>,
 ) -> Result<T> {
     let driver = gpu.driver();
-    let (fd, offset) = driver
-        .export_dmabuf(addr, len)
-        .map_err(Error::driver("export GPU memory as a dmabuf"))?;
+    let (fd, offset) = match driver.export_dmabuf(addr, len) {
+        Err(error) if error.kind == DriverErrorKind::Unsupported => {
+            return import(MemoryRegion::Address { addr, len });
+        }
+        exported => exported.map_err(Error::driver("export GPU memory as a dmabuf"))?,
+    };
     let imported = import(MemoryRegion::Dmabuf {
         fd,
         offset,

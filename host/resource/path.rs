@@ -131,12 +131,12 @@ impl Local<'_> {
 
     /// Switches choose a path by it: each QP has its own, as far as there are ports.
     fn udp_source_port(&self) -> u16 {
-        match &self.context.capabilities().udp_source_ports {
+        match self.context.capabilities().udp_source_ports {
             None => 0,
-            Some(ports) => self.config.udp_source_port.unwrap_or_else(|| {
-                let (first, last) = (u32::from(*ports.start()), u32::from(*ports.end()));
+            Some((first, last)) => self.config.udp_source_port.unwrap_or_else(|| {
+                let ports = u32::from(last.saturating_sub(first)) + 1;
                 // Within the range, which has at most 2^16 ports.
-                (first + self.qpn % (last.saturating_sub(first) + 1)) as u16
+                (u32::from(first) + self.qpn % ports) as u16
             }),
         }
     }

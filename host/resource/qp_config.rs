@@ -240,18 +240,16 @@ impl QpConfig {
         if let Some(chosen) = self.udp_source_port
             && port.link_layer == LinkLayer::Ethernet
         {
-            let Some(ports) = &context.capabilities().udp_source_ports else {
+            let Some((first, last)) = context.capabilities().udp_source_ports else {
                 return Err(Error::Unsupported {
                     what: "the NIC chooses UDP source ports by itself".into(),
                     cure: "leave udp_source_port out",
                 });
             };
-            if !ports.contains(&chosen) {
+            if !(first..=last).contains(&chosen) {
                 return Err(Error::InvalidArgument {
                     what: format!(
-                        "UDP source port {chosen} is not one of the NIC's, {} to {}",
-                        ports.start(),
-                        ports.end()
+                        "UDP source port {chosen} is not one of the NIC's, {first} to {last}"
                     ),
                     cure: "choose a port in the range, or leave udp_source_port out",
                 });

@@ -10,9 +10,9 @@ use crate::teardown::{GRACE, Wait, attach};
 
 /// Makes kernels take the handles of all of `qps`, or of none.
 pub(crate) fn hand_over(qps: &[QueuePair]) -> Result<()> {
-    let _nics = qps
+    let _devices = qps
         .iter()
-        .map(|qp| qp.context().enter())
+        .map(|qp| Ok((qp.context().enter()?, qp.gpu().enter()?)))
         .collect::<Result<Vec<_>>>()?;
     let pins = qps.iter().map(QueuePair::pin).collect::<Result<Vec<_>>>()?;
     // Their owner is here, so nobody else takes several of them.

@@ -11,6 +11,7 @@
 //! Threads, and all devices of the bus, are interleaved by one seeded scheduler in one thread: a seed replays a run.
 #![forbid(unsafe_code)]
 
+mod cache;
 mod config;
 mod counters;
 mod decode;

@@ -478,6 +478,12 @@ impl GpuModel {
         std::mem::take(&mut self.order_reports)
     }
 
+    /// Pairs of instructions, each with a kind of report, beyond those that [`Self::take_order_reports`] gives: it keeps the
+    /// first 64.
+    pub fn order_reports_left_out(&self) -> u64 {
+        self.bus.lock().memory.findings_left_out()
+    }
+
     /// An access that somebody else reports, with kernel, instruction and thread by name.
     pub fn access(&self, party: Party) -> AccessReport {
         self.names.access(party)

@@ -3,11 +3,12 @@
 //! Knows: how a module's text becomes memory and code, and how that is undone.
 //! Must not know: launches.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use warpverbs_sim_bus::{Access, Bus, BusState, Space};
 
+use crate::cache::{self, Variable};
 use crate::decode::{Symbol, Symbols, decode, global_variables};
 use crate::error::LoadError;
 use crate::ir::Program;
@@ -35,89 +36,125 @@ impl Module {
         bus: &mut BusState,
         converge: bool,
     ) -> Result<Self, LoadError> {
-        let syntax = parse(source)?;
-        let mut globals = BTreeMap::new();
-        let loaded = place_globals(&syntax, bus, &mut globals)
+        let known = cache::find(source, converge);
+        let mut syntax = None;
+        let variables = match &known {
+            Some(known) => known.variables.clone(),
+            None => variables(syntax.insert(parse(source)?)).map_err(|e| e.with_source(source))?,
+        };
+        let mut addresses = Vec::with_capacity(variables.len());
+        let loaded = place(&variables, bus, &mut addresses)
             .map_err(|e| e.with_source(source))
             .and_then(|()| {
-                let addresses: HashMap<&str, u64> = globals
+                if let Some(known) = known.filter(|known| known.addresses == addresses) {
+                    write(&variables, &addresses, &known.images, bus)?;
+                    return Ok(known.program.clone());
+                }
+                let syntax = match syntax {
+                    Some(syntax) => syntax,
+                    None => parse(source)?,
+                };
+                let by_name: HashMap<&str, u64> = variables
                     .iter()
-                    .map(|(n, (addr, _))| (n.as_str(), *addr))
+                    .zip(&addresses)
+                    .map(|(var, addr)| (var.name.as_str(), *addr))
                     .collect();
-                let (program, symbols) = decode(source, &syntax, &addresses, converge)?;
-                write_globals(&syntax, bus, &globals, &symbols)
+                let (program, symbols) = decode(source, &syntax, &by_name, converge)?;
+                let images = global_variables(&syntax)
+                    .zip(&variables)
+                    .map(|(var, known)| image(var, known.bytes as usize, &symbols))
+                    .collect::<Result<Vec<_>, _>>()
                     .map_err(|e| e.with_source(source))?;
+                write(&variables, &addresses, &images, bus).map_err(|e| e.with_source(source))?;
+                let program = Arc::new(program);
+                let (variables, addresses) = (variables.clone(), addresses.clone());
+                cache::keep(
+                    source,
+                    converge,
+                    variables,
+                    addresses,
+                    images,
+                    program.clone(),
+                );
                 Ok(program)
             });
         let program = match loaded {
-            Ok(program) => Arc::new(program),
+            Ok(program) => program,
             Err(error) => {
-                for (addr, _) in globals.values() {
+                for addr in addresses {
                     // The load error is what the caller must see; these were allocated a moment ago.
-                    let _ = bus.memory.free(*addr);
+                    let _ = bus.memory.free(addr);
                 }
                 return Err(error);
             }
         };
-        let constants = global_variables(&syntax)
-            .filter(|var| var.space == VarSpace::Const)
-            .filter_map(|var| globals.get(var.name))
-            .map(|(addr, bytes)| (*addr, addr + bytes))
-            .collect();
+        let placed = || variables.iter().zip(&addresses);
         Ok(Self {
             program,
-            globals,
-            constants,
+            constants: placed()
+                .filter(|(var, _)| var.constant)
+                .map(|(var, addr)| (*addr, addr + var.bytes))
+                .collect(),
+            globals: placed()
+                .map(|(var, addr)| (var.name.clone(), (*addr, var.bytes)))
+                .collect(),
         })
     }
 }
 
-fn place_globals<'a>(
-    syntax: &Syntax<'a>,
-    bus: &mut BusState,
-    globals: &mut BTreeMap<String, (u64, u64)>,
-) -> Result<(), LoadError> {
-    for var in global_variables(syntax) {
+/// A module's variables, in the order of the text.
+fn variables(syntax: &Syntax<'_>) -> Result<Vec<Variable>, LoadError> {
+    let mut names = BTreeSet::new();
+    let variable = |var: &Var<'_>| {
         let Some(bytes) = var.bytes.filter(|b| *b > 0) else {
             return Err(LoadError::new(
                 var.line,
                 format!("`{}` has no size", var.name),
             ));
         };
-        if globals.contains_key(var.name) {
+        if !names.insert(var.name.to_owned()) {
             return Err(LoadError::new(
                 var.line,
                 format!("`{}` is defined twice", var.name),
             ));
         }
-        // 256 bytes, as the driver aligns what it allocates.
+        Ok(Variable {
+            name: var.name.to_owned(),
+            bytes,
+            // As the driver aligns what it allocates.
+            align: u64::from(var.align).max(256),
+            line: var.line,
+            constant: var.space == VarSpace::Const,
+        })
+    };
+    global_variables(syntax).map(variable).collect()
+}
+
+fn place(
+    variables: &[Variable],
+    bus: &mut BusState,
+    addresses: &mut Vec<u64>,
+) -> Result<(), LoadError> {
+    for var in variables {
+        let label = format!("global `{}`", var.name);
         let addr = bus
             .memory
-            .alloc(
-                Space::Device,
-                bytes,
-                u64::from(var.align).max(256),
-                &format!("global `{}`", var.name),
-            )
+            .alloc(Space::Device, var.bytes, var.align, &label)
             .map_err(|fault| LoadError::new(var.line, fault.to_string()))?;
-        globals.insert(var.name.to_owned(), (addr, bytes));
+        addresses.push(addr);
     }
     Ok(())
 }
 
-fn write_globals(
-    syntax: &Syntax<'_>,
+fn write(
+    variables: &[Variable],
+    addresses: &[u64],
+    images: &[Vec<u8>],
     bus: &mut BusState,
-    globals: &BTreeMap<String, (u64, u64)>,
-    symbols: &Symbols<'_>,
 ) -> Result<(), LoadError> {
-    for var in global_variables(syntax) {
-        let Some((addr, bytes)) = globals.get(var.name) else {
-            continue;
-        };
-        let image = image(var, *bytes as usize, symbols)?;
+    for ((var, addr), image) in variables.iter().zip(addresses).zip(images) {
         bus.memory
-            .write(Access::HOST_COPY, *addr, &image)
+            .write(Access::HOST_COPY, *addr, image)
             .map_err(|fault| LoadError::new(var.line, fault.to_string()))?;
     }
     Ok(())

@@ -23,6 +23,7 @@ use crate::events::{Carries, Queue, Subscription};
 use crate::resources::{open_channel, rights};
 use crate::sys;
 use crate::windows::Window;
+use crate::world::{Missing, lacks};
 
 /// Most bytes of an answer (the kernel's limit of an attribute).
 const MOST_OUT: usize = 1 << 16;
@@ -338,6 +339,7 @@ pub(crate) fn register_umem(call: &mut Call<'_>) -> Result<()> {
 pub(crate) fn alloc_uar(call: &mut Call<'_>) -> Result<()> {
     let kind = match call.request.number(0x1001)? {
         0 => UarKind::BlueFlame,
+        1 if lacks(Missing::NonCachedPages) => return Err(Errno::OPNOTSUPP),
         1 => UarKind::NonCached,
         _ => return Err(Errno::OPNOTSUPP),
     };

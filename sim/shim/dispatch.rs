@@ -329,11 +329,8 @@ const METHODS: &[Method] = &[
     ),
 ];
 
-/// An ioctl of the program on an opened device.
-pub(crate) fn ioctl(world: &World, fd: i32, command: u32, argument: u64) -> Result<()> {
-    if command != verbs::IOCTL {
-        return Err(Errno::NOTTY);
-    }
+/// `RDMA_VERBS_IOCTL` of the program on a descriptor of ours.
+pub(crate) fn ioctl(world: &World, fd: i32, argument: u64) -> Result<()> {
     let mut request = Request::read(argument)?;
     let method = METHODS
         .iter()
@@ -341,18 +338,21 @@ pub(crate) fn ioctl(world: &World, fd: i32, command: u32, argument: u64) -> Resu
         .ok_or(Errno::PROTONOSUPPORT)?;
     request.check(method.specs)?;
     let mut state = world.state();
-    let context = state.contexts.get(&fd).ok_or(Errno(libc::EIO))?;
+    // A channel takes none.
+    let context = state.contexts.get(&fd).ok_or(Errno::NOTTY)?;
     let opens = method.object == verbs::object::DEVICE && matches!(method.method, 0 | 3);
     // Nothing but the device can be used before GET_CONTEXT.
     if !context.ready && !opens {
         return Err(Errno::INVAL);
     }
-    (method.handler)(&mut Call {
+    let done = (method.handler)(&mut Call {
         world,
         state: &mut state,
         fd,
         request: &request,
-    })
+    });
+    state.pump();
+    done
 }
 
 impl Call<'_> {

@@ -7,6 +7,7 @@
 //! can be taken out again, since both ends are this process's.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use warpverbs_wire::eqe::{Event, EventType, PortChange};
 
@@ -14,6 +15,9 @@ use crate::abi::verbs::{AsyncEventDesc, CompEventDesc, event};
 use crate::errno::{Errno, Result};
 use crate::world::{State, existing};
 use crate::{fds, sys};
+
+/// So often a full channel is looked at.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// A queue, as an event names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -110,6 +114,10 @@ impl Channel {
         }
     }
 
+    fn has_backlog(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
     /// Sends what waits, as far as there is room.
     pub(crate) fn flush(&mut self) {
         while let Some(message) = self.waiting.front() {
@@ -184,9 +192,33 @@ pub(crate) fn of_nic(nic: usize, raised: Vec<Event>) {
         state.tell_verbs(nic, one);
         state.tell_devx(nic, one);
     }
+    state.pump();
+}
+
+/// Until all that waits is sent: a program that reads makes room, and nobody is told.
+fn pump() {
+    while let Some(world) = existing() {
+        std::thread::sleep(LOOK_AGAIN);
+        let mut state = world.state();
+        state.channels.values_mut().for_each(Channel::flush);
+        if !state.channels.values().any(Channel::has_backlog) {
+            state.pumping = false;
+            return;
+        }
+    }
 }
 
 impl State {
+    /// Has messages sent for which there was no room, once there is.
+    pub(crate) fn pump(&mut self) {
+        if self.pumping || !self.channels.values().any(Channel::has_backlog) {
+            return;
+        }
+        let thread = std::thread::Builder::new().name("events".into());
+        // Without a thread the next event sends them.
+        self.pumping = thread.spawn(pump).is_ok();
+    }
+
     fn send(&mut self, channel: i32, message: &[u8]) {
         if let Some(channel) = self.channels.get_mut(&channel) {
             channel.send(message);
@@ -321,5 +353,51 @@ impl State {
             owner.sent.0.saturating_sub(completions),
             owner.sent.1.saturating_sub(asynchronous),
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_channel_keeps_messages_in_order() {
+        let (theirs, mut channel) = Channel::open(0, Carries::Completions).unwrap();
+        // More than a socket has room for.
+        for number in 0..3000u64 {
+            channel.send(&number.to_ne_bytes());
+        }
+        assert!(channel.has_backlog());
+        for number in 0..3000u64 {
+            let message = match sys::receive(theirs) {
+                Some(message) => message,
+                None => {
+                    channel.flush();
+                    sys::receive(theirs).unwrap()
+                }
+            };
+            assert_eq!(message, number.to_ne_bytes());
+        }
+        assert!(!channel.has_backlog() && sys::receive(theirs).is_none());
+        channel.close();
+        assert!(fds::forget(theirs) && sys::close(theirs).is_ok());
+    }
+
+    #[test]
+    fn only_useless_messages_are_withdrawn_and_the_rest_stays_in_order() {
+        let (theirs, mut channel) = Channel::open(0, Carries::Completions).unwrap();
+        for number in 0..1000u64 {
+            channel.send(&number.to_ne_bytes());
+        }
+        assert_eq!(sys::receive(theirs).unwrap(), 0u64.to_ne_bytes());
+        let odd = |message: &[u8]| message.first().is_some_and(|byte| byte % 2 == 1);
+        assert_eq!(channel.withdraw(theirs, odd), 500);
+        for number in 1..500u64 {
+            channel.flush();
+            assert_eq!(sys::receive(theirs).unwrap(), (number * 2).to_ne_bytes());
+        }
+        assert!(sys::receive(theirs).is_none());
+        channel.close();
+        assert!(fds::forget(theirs) && sys::close(theirs).is_ok());
     }
 }

@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::Mutex;
 
-use crate::abi::mlx5;
+use crate::abi::{mlx5, verbs};
 use crate::context::{Context, Object};
 use crate::errno::{Errno, Result};
 use crate::{dispatch, fds, sys, sysfs, world};
@@ -199,8 +199,9 @@ pub(crate) extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
 pub(crate) extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
     let argument = argument as usize as u64;
     let result = match world::existing() {
-        Some(world) if fds::is_watched(fd) => {
-            dispatch::ioctl(world, fd, request as u32, argument).map(|()| 0)
+        // Others concern the file that stands in, or a channel's socket.
+        Some(world) if fds::is_watched(fd) && request as u32 == verbs::IOCTL => {
+            dispatch::ioctl(world, fd, argument).map(|()| 0)
         }
         _ => sys::ioctl(fd, request, argument),
     };

@@ -9,7 +9,7 @@
 //!
 //! Environment: `WARPVERBS_SIM_NICS` (how many devices, 1 by default), `WARPVERBS_SIM_WIRE` (a folder that joins the NICs of
 //! several processes), `WARPVERBS_SIM_LINK` (`ethernet` or `infiniband`), `WARPVERBS_SIM_FOLDER` (where to put files while
-//! the process runs).
+//! the process runs), `WARPVERBS_SIM_REFUSE` and `WARPVERBS_SIM_MEMLOCK` (what is not to be had; docs/sim-env.md).
 //!
 //! The NICs run on a thread of their own and find doorbells in memory, so a register that is written twice in a row is seen
 //! once: with each doorbell they look at the doorbell records of its page.

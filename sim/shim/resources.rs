@@ -14,6 +14,7 @@ use crate::events::{Carries, Channel};
 use crate::fds;
 use crate::sys;
 use crate::windows::Window;
+use crate::world::{Missing, lacks};
 
 /// `IB_UVERBS_CORE_SUPPORT_OPTIONAL_MR_ACCESS`
 const CORE_SUPPORT: u64 = 1;
@@ -23,6 +24,10 @@ pub(crate) fn get_context(call: &mut Call<'_>) -> Result<()> {
     let wanted: AllocUcontext = call.request.value(verbs::UHW_IN)?;
     if call.context()?.ready {
         return Err(Errno::INVAL);
+    }
+    let devx = wanted.flags & mlx5::UCTX_DEVX != 0;
+    if devx && lacks(Missing::Devx) {
+        return Err(Errno(libc::EPERM));
     }
     // Only doorbell pages that are allocated one by one are modelled.
     if wanted.lib_caps & mlx5::LIB_CAP_DYN_UAR == 0 {
@@ -64,7 +69,7 @@ pub(crate) fn get_context(call: &mut Call<'_>) -> Result<()> {
     call.request.output(1, &CORE_SUPPORT.to_ne_bytes())?;
     let context = call.context_mut()?;
     context.ready = true;
-    context.devx = wanted.flags & mlx5::UCTX_DEVX != 0;
+    context.devx = devx;
     Ok(())
 }
 

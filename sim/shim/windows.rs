@@ -4,11 +4,17 @@
 //!
 //! One of the files of this crate with `unsafe`.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use warpverbs_sim_bus::Bus;
 use warpverbs_sim_nic::{DmaRange, access};
 
 use crate::errno::{Errno, Result};
 use crate::sys;
+use crate::world::{self, Missing};
+
+/// Bytes that are pinned.
+static PINNED: AtomicU64 = AtomicU64::new(0);
 
 /// A range that is open. To be closed once nothing of the NIC uses it.
 #[derive(Debug)]
@@ -28,12 +34,23 @@ impl Window {
         if len == 0 {
             return Err(Errno::INVAL);
         }
+        let pinned = PINNED.load(Ordering::Relaxed);
+        if pinned
+            .checked_add(len)
+            .is_none_or(|all| all > world::memlock())
+        {
+            return Err(Errno::NOMEM);
+        }
         sys::populate(addr, len, writable)?;
+        PINNED.fetch_add(len, Ordering::Relaxed);
         Ok(Self::over(bus, addr, len, None))
     }
 
     /// Opens `len` bytes of a dmabuf from byte `offset` on. A dmabuf is a memory file here.
     pub(crate) fn of_dmabuf(bus: &Bus, fd: i32, offset: u64, len: u64) -> Result<Self> {
+        if world::lacks(Missing::Dmabuf) {
+            return Err(Errno::OPNOTSUPP);
+        }
         if len == 0 {
             return Err(Errno::INVAL);
         }
@@ -65,9 +82,12 @@ impl Window {
     /// Closes it.
     pub(crate) fn close(self, bus: &Bus) {
         bus.lock().host.close(self.addr, self.len);
-        if let Some((base, len)) = self.mapping {
+        match self.mapping {
             // Nobody else knows of the mapping.
-            sys::unmap(base, len);
+            Some((base, len)) => sys::unmap(base, len),
+            None => {
+                PINNED.fetch_sub(self.len, Ordering::Relaxed);
+            }
         }
     }
 

@@ -27,6 +27,10 @@ pub(crate) const NICS: &str = "WARPVERBS_SIM_NICS";
 pub(crate) const WIRE: &str = "WARPVERBS_SIM_WIRE";
 /// `ethernet` (the default) or `infiniband`.
 pub(crate) const LINK: &str = "WARPVERBS_SIM_LINK";
+/// What the kernel or the device does not offer, by names between commas: [`Missing`].
+const REFUSE: &str = "WARPVERBS_SIM_REFUSE";
+/// How many bytes a process may pin, as `RLIMIT_MEMLOCK` says where it applies.
+const MEMLOCK: &str = "WARPVERBS_SIM_MEMLOCK";
 /// Most NICs of a process.
 const MOST_NICS: usize = 16;
 /// Bytes of register space of a NIC.
@@ -60,6 +64,8 @@ pub(crate) struct State {
     pub(crate) subscriptions: Vec<Subscription>,
     /// Contexts made so far.
     pub(crate) uids: u16,
+    /// A thread sends what waits for room in channels.
+    pub(crate) pumping: bool,
 }
 
 /// A NIC, locked for a call.
@@ -85,6 +91,35 @@ impl DerefMut for Locked<'_> {
 /// The world of this process, once it is made. Kept for the process's life; a fork's child makes its own.
 static CURRENT: AtomicPtr<World> = AtomicPtr::new(std::ptr::null_mut());
 static MAKING: Mutex<()> = Mutex::new(());
+
+/// What can be missing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Missing {
+    /// DevX is not permitted.
+    Devx,
+    /// Doorbell pages that are not cached.
+    NonCachedPages,
+    /// Memory of dmabufs.
+    Dmabuf,
+}
+
+/// True if the environment asks for this to be missing.
+pub(crate) fn lacks(what: Missing) -> bool {
+    let name = match what {
+        Missing::Devx => "devx",
+        Missing::NonCachedPages => "nc-uar",
+        Missing::Dmabuf => "dmabuf",
+    };
+    std::env::var(REFUSE).is_ok_and(|names| names.split(',').any(|other| other == name))
+}
+
+/// Bytes that the process may pin.
+pub(crate) fn memlock() -> u64 {
+    std::env::var(MEMLOCK)
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(u64::MAX)
+}
 
 /// How many NICs the environment asks for.
 pub(crate) fn wanted_nics() -> usize {

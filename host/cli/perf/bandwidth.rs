@@ -1,6 +1,6 @@
 //! `write-bw` and `read-bw`.
 
-use warpverbs::{Access, Bandwidth, Direction, Mr};
+use warpverbs::{Access, Bandwidth, Direction, Mr, QueuePair};
 
 use super::data;
 use super::plan::Plan;
@@ -10,14 +10,9 @@ use crate::args::{Doorbell, Sharing, Test};
 use crate::failure::Failure;
 
 pub(crate) fn run(plan: &Plan, session: &Session) -> Result<Outcome, Failure> {
-    let mut near = Vec::new();
     // The far ends only answer; they live as long as the near ones post.
-    let mut far = Vec::new();
-    for _ in 0..plan.qps {
-        let (a, b) = session.pair(plan)?;
-        near.push(a.export().map_err(warpverbs::Error::from)?);
-        far.push(b);
-    }
+    let (near, _far) = session.pairs(plan, plan.qps)?;
+    let near = QueuePair::export_all(near).map_err(warpverbs::Error::from)?;
 
     let sent = data::source(plan.seed, plan.buffer());
     let from = session.gpu.alloc_copy(&sent, "source")?;

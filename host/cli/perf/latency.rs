@@ -1,6 +1,6 @@
 //! `write-lat`.
 
-use warpverbs::{Access, GpuMemory, Latency, LatencyEnd, Mr, Pd};
+use warpverbs::{Access, GpuMemory, Latency, LatencyEnd, Mr, Pd, QueuePair};
 
 use super::bandwidth::doorbell;
 use super::data;
@@ -22,11 +22,9 @@ pub(crate) fn run(plan: &Plan, session: &Session) -> Result<Outcome, Failure> {
         data::source(plan.seed, size),
         data::source(!plan.seed, size),
     ];
-    let (near, far) = session.pair(plan)?;
-    let qps = [
-        near.export().map_err(warpverbs::Error::from)?,
-        far.export().map_err(warpverbs::Error::from)?,
-    ];
+    let (near, far) = session.pairs(plan, 1)?;
+    let ends = near.into_iter().chain(far).collect();
+    let qps = QueuePair::export_all(ends).map_err(warpverbs::Error::from)?;
 
     let buffer = |pd: &Pd,
                   contents: &[u8],

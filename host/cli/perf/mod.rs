@@ -6,6 +6,7 @@
 mod bandwidth;
 mod closing;
 mod data;
+mod devices;
 mod latency;
 mod plan;
 mod report;

@@ -28,19 +28,22 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// A kernel that ended, where its data differs from what should have arrived, and how many bytes the NICs wrote:
-    /// buffers are used in turn, so the comparison alone shows only the last operation on each.
+    /// A kernel that ended, where its data differs from what should have arrived, and how many bytes the NICs wrote,
+    /// if they tell: buffers are used in turn, so the comparison alone shows only the last operation on each.
     pub(crate) fn ended(
         ran: &RunReport,
         size: u32,
-        moved: u64,
+        moved: Option<u64>,
         difference: Option<String>,
     ) -> Self {
         let mut problems = Vec::new();
         problems.extend(ran.check().err().map(|error| one_line(&error)));
         problems.extend(difference);
         let due = ran.completed() * u64::from(size);
-        if problems.is_empty() && moved != due {
+        if let Some(moved) = moved
+            && problems.is_empty()
+            && moved != due
+        {
             problems.push(format!(
                 "the NICs wrote {moved} bytes, where {} operations of {size} bytes write {due}",
                 ran.completed()
@@ -311,10 +314,13 @@ impl Report {
             "PTX instructions a post spent waiting",
             figure(self.spin_instructions_per_op),
         );
-        row(
-            "simulator's run time",
-            format!("{:.2} s, no NIC's or GPU's rate", self.seconds),
-        );
+        // The name of every simulated NIC says so.
+        let (what, which) = if self.nic.contains("sim") {
+            ("simulator's run time", "no NIC's or GPU's rate")
+        } else {
+            ("run time", "kernels on CPU threads: no GPU's rate")
+        };
+        row(what, format!("{:.2} s, {which}", self.seconds));
         if let Some(column) = table.column_mut(1) {
             column.set_cell_alignment(CellAlignment::Right);
         }
@@ -359,8 +365,8 @@ mod tests {
             counters: None,
             stalls: Vec::new(),
         };
-        assert!(Outcome::ended(&ran, 8, 80, None).problems.is_empty());
-        let problems = Outcome::ended(&ran, 8, 72, None).problems;
+        assert!(Outcome::ended(&ran, 8, Some(80), None).problems.is_empty());
+        let problems = Outcome::ended(&ran, 8, Some(72), None).problems;
         assert_eq!(
             problems,
             ["the NICs wrote 72 bytes, where 10 operations of 8 bytes write 80"]

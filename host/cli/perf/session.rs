@@ -6,15 +6,16 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use warpverbs::driver::sim::{self, Trace, World};
+use warpverbs::driver::sim::Trace;
 use warpverbs::{
-    Context, ErrorKind, GpuContext, Module, Pd, QpConfig, QueuePair, Run, RunReport, Stream,
+    Context, ErrorKind, GpuContext, Module, Pd, QpConfig, QpPool, QueuePair, Run, RunReport, Stream,
 };
 
 use super::closing::{Closed, GRACE};
-use super::plan::{Gpu, Plan};
+use super::devices::Devices;
+use super::plan::Plan;
 use super::report::Outcome;
-use crate::args::{Check, Cq};
+use crate::args::Cq;
 use crate::failure::{Failure, one_line};
 use crate::interrupt::{Interrupt, Signal};
 
@@ -34,7 +35,7 @@ pub(crate) struct Session {
     pub(crate) module: Module,
     pub(crate) stream: Stream,
     nics: [Context; 2],
-    world: World,
+    devices: Devices,
     interrupt: Interrupt,
     trace: Option<(PathBuf, Trace)>,
     pcap: Option<PathBuf>,
@@ -54,34 +55,12 @@ pub(crate) struct Findings(pub(crate) Vec<String>);
 
 impl Session {
     pub(crate) fn open(plan: &Plan, interrupt: Interrupt) -> Result<Self, Failure> {
-        let builder = World::builder()
-            .seed(plan.seed)
-            .nics(2)
-            .check(match plan.check {
-                Check::Fast => sim::Check::Fast,
-                Check::Strict => sim::Check::Strict,
-                Check::Gpu => sim::Check::Gpu,
-            });
-        let world = match plan.gpu {
-            Gpu::Sim => builder.build(),
-            Gpu::Host => builder
-                .build_on_host()
-                .map_err(|error| Failure::Run(format!("cannot start the NICs: {error}")))?,
-        };
-        if let (Some(path), Some(cable)) = (&plan.pcap, world.cable()) {
-            File::create(path)
-                .and_then(|file| cable.capture(BufWriter::new(file)))
-                .map_err(|error| unwritable(path, &error))?;
-        }
+        let devices = Devices::open(plan)?;
         let trace = plan.trace.clone().map(|path| (path, Trace::new()));
-        if let Some((path, trace)) = &trace {
-            // A file that cannot be written is better known before the run.
-            File::create(path).map_err(|error| unwritable(path, &error))?;
-            world.trace(trace);
-        }
-        let far_nic = world.nic_at(1).unwrap_or_else(|| world.nic());
-        let nics = [Context::open(world.nic())?, Context::open(far_nic)?];
-        let gpu = GpuContext::open(world.gpu())?;
+        devices.record(plan.pcap.as_deref(), trace.as_ref())?;
+        let [near, far] = devices.nics();
+        let nics = [Context::open(near)?, Context::open(far)?];
+        let gpu = GpuContext::open(devices.gpu())?;
         let [pd, far_pd] = [Pd::alloc(&nics[0])?, Pd::alloc(&nics[1])?];
         let module = match &plan.ptx {
             // A file that does not load is a failed run, not bad usage.
@@ -97,7 +76,7 @@ impl Session {
             module,
             stream,
             nics,
-            world,
+            devices,
             interrupt,
             trace,
             pcap: plan.pcap.clone(),
@@ -105,34 +84,38 @@ impl Session {
     }
 
     pub(crate) fn nic_name(&self) -> String {
-        // Both are simulated; the near one's name stands for the pair.
-        self.nics[0].name()
+        // The near one's name stands for the pair.
+        self.devices.nic_name()
     }
 
     pub(crate) fn gpu_name(&self) -> String {
         self.gpu.name()
     }
 
-    /// Bytes of messages that the NICs wrote to memory so far.
-    pub(crate) fn bytes_moved(&self) -> u64 {
-        (0..)
-            .map_while(|nic| self.world.nic_stats_at(nic))
-            .map(|stats| stats.bytes_written)
-            .sum()
+    /// Bytes of messages that the NICs wrote to memory so far; `None` if they do not tell.
+    pub(crate) fn bytes_moved(&self) -> Option<u64> {
+        self.devices.bytes_moved()
     }
 
-    /// Two queue pairs, connected with each other: one of the near NIC, one of the far.
-    pub(crate) fn pair(&self, plan: &Plan) -> Result<(QueuePair, QueuePair), Failure> {
+    /// Queue pairs of the near NIC, each connected with one of the far.
+    pub(crate) fn pairs(
+        &self,
+        plan: &Plan,
+        count: u32,
+    ) -> Result<(Vec<QueuePair>, Vec<QueuePair>), Failure> {
         let config = QpConfig::default()
             .depth(plan.depth)
             .cq_form(match plan.cq {
                 Cq::Collapsed => warpverbs::CqForm::Collapsed,
                 Cq::Ring => warpverbs::CqForm::Ring,
             });
-        let mut near = QueuePair::create(&self.pd, &self.gpu, &config)?;
-        let mut far = QueuePair::create(&self.far_pd, &self.gpu, &config)?;
-        near.connect(&far.local_info())?;
-        far.connect(&near.local_info())?;
+        let build = |pd: &Pd| QpPool::create(pd, &self.gpu, &config, count)?.qps(count as usize);
+        let infos =
+            |qps: &[QueuePair]| -> Vec<_> { qps.iter().map(QueuePair::local_info).collect() };
+        let (mut near, mut far) = (build(&self.pd)?, build(&self.far_pd)?);
+        let (here, there) = (infos(&near), infos(&far));
+        QueuePair::connect_all(&mut near, &there)?;
+        QueuePair::connect_all(&mut far, &here)?;
         Ok((near, far))
     }
 
@@ -157,7 +140,10 @@ impl Session {
                 Err(error) => return Err(error.into()),
             }
             // Not from the handles: the owner of an exclusive queue keeps its indices in registers until it ends.
-            let completed = self.world.nic_stats().cqes;
+            // A NIC that does not tell is trusted to: a kernel's waits have deadlines.
+            let Some(completed) = self.devices.completions() else {
+                continue;
+            };
             // A thread may end with one work request of its own, to settle its reads.
             let most = plan.operations() + u64::from(plan.threads);
             if completed > most {
@@ -228,14 +214,14 @@ impl Session {
             module,
             stream,
             nics,
-            world,
+            devices,
             interrupt: _,
             trace,
             pcap,
         } = self;
-        let mut findings = world.findings();
+        let mut findings = devices.findings();
         drop((stream, module, pd, far_pd, gpu, nics));
-        if let (Some(path), Some(cable)) = (pcap, world.cable())
+        if let (Some(path), Some(cable)) = (pcap, devices.cable())
             && let Err(error) = cable.end_capture()
         {
             findings.push(unwritable(&path, &error).to_string());
@@ -246,7 +232,7 @@ impl Session {
             findings.push(unwritable(&path, &error).to_string());
         }
         findings.extend(
-            world
+            devices
                 .live()
                 .into_iter()
                 .map(|object| format!("left behind after close: {object}")),
@@ -255,7 +241,7 @@ impl Session {
     }
 }
 
-fn unwritable(path: &Path, error: &io::Error) -> Failure {
+pub(super) fn unwritable(path: &Path, error: &io::Error) -> Failure {
     Failure::Run(format!("{}: {error}", path.display()))
 }
 

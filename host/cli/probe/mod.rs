@@ -37,7 +37,7 @@ pub(crate) fn run(args: &ProbeArgs) -> Result<(), Failure> {
         Some(world) => world.nic(),
         None => mlx5::open(&args.nic)?,
     };
-    let name = nic.name();
+    let name = mlx5::shown(&nic.name());
     let device = rig::Device::open(nic)?;
     let trials = trials::all(&device, args.trials)?;
     device.close()?;

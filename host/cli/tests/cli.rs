@@ -487,3 +487,60 @@ fn probes_tell_what_the_nic_did_and_a_report_can_be_compared() {
     let (code, _) = refused("probe --against /does/not/exist");
     assert_eq!(code, 2);
 }
+
+/// `sim-env` with a library that is only a file: the loader complains, and the command runs all the same.
+#[cfg(target_os = "linux")]
+fn sim_env(options: &[&str], library: &str) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_warpverbs"))
+        .arg("sim-env")
+        .args(options)
+        .env("WARPVERBS_SIM_LIB", library)
+        .env_remove("LD_PRELOAD")
+        .output()
+        .unwrap()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn sim_env_becomes_the_command() {
+    let library = Scratch::new("libwarpverbs_sim.so", "no library");
+    let script = "echo \"$LD_PRELOAD|$WARPVERBS_SIM_WIRE|$WARPVERBS_SIM_NICS|$WARPVERBS_SIM_LINK\"; \
+                  command -v warpverbs; exit 7";
+    let options = [
+        "--wire",
+        "/w",
+        "--nics",
+        "2",
+        "--link",
+        "infiniband",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ];
+    let output = sim_env(&options, library.path());
+    assert_eq!(output.status.code(), Some(7));
+    let said = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<&str> = said.lines().collect();
+    let expected = format!("{}|/w|2|infiniband", library.path());
+    assert_eq!(lines[0], expected);
+    // Its folder comes first.
+    assert_eq!(lines[1], env!("CARGO_BIN_EXE_warpverbs"));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn sim_env_without_library_or_command_says_what_to_do() {
+    let output = sim_env(&["--", "true"], "/does/not/exist");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said.contains("cargo build -p warpverbs-sim-shim"), "{said}");
+    let library = Scratch::new("libwarpverbs_sim.so.2", "no library");
+    let output = sim_env(&["--", "no-such-command"], library.path());
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said.contains("no-such-command"), "{said}");
+    for options in [&[] as &[&str], &["--"], &["--nics", "0", "--", "true"]] {
+        assert_eq!(sim_env(options, library.path()).status.code(), Some(2));
+    }
+}

@@ -13,7 +13,7 @@ mod memory;
 #[allow(unsafe_code)]
 mod stream;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -34,6 +34,8 @@ type Result<T> = std::result::Result<T, DriverError>;
 /// The host as a GPU.
 pub(crate) struct HostGpu {
     bus: Arc<Bus>,
+    /// NICs beside it are not on the bus: they have its memory by address, and several queues of one may share a doorbell page.
+    real_nics: bool,
     write_ordering: WriteOrdering,
     /// Says whether an address is that of a doorbell page.
     is_page: Box<dyn Fn(u64) -> bool + Send + Sync>,
@@ -51,7 +53,7 @@ struct Objects {
     /// Events: each with what it was last recorded behind.
     events: BTreeMap<u64, Option<Mark>>,
     /// Doorbell pages that are mapped.
-    pages: BTreeSet<u64>,
+    pages: BTreeMap<u64, u32>,
 }
 
 impl Objects {
@@ -76,6 +78,17 @@ impl HostGpu {
             is_page: Box::new(is_page),
             write_ordering,
             bus,
+            real_nics: false,
+        }
+    }
+
+    /// As [`Self::new`], beside NICs that a driver of the system knows.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn beside_real_nics(is_page: impl Fn(u64) -> bool + Send + Sync + 'static) -> Self {
+        let memory = warpverbs_sim_gpu::memory_of(&warpverbs_sim_gpu::GpuConfig::default());
+        Self {
+            real_nics: true,
+            ..Self::new(Bus::new(memory), WriteOrdering::Owner, is_page)
         }
     }
 
@@ -96,7 +109,7 @@ impl HostGpu {
         live.extend(
             objects
                 .pages
-                .iter()
+                .keys()
                 .map(|page| format!("GPU page {page:#x}")),
         );
         live
@@ -203,6 +216,10 @@ impl Gpu for HostGpu {
     fn export_dmabuf(&self, addr: u64, len: u64) -> Result<(i32, u64)> {
         const CALL: &str = "export_dmabuf";
         self.require_alive(CALL)?;
+        if self.real_nics {
+            let text = "memory of the host is no dmabuf";
+            return Err(DriverError::new(CALL, DriverErrorKind::Unsupported, text));
+        }
         // The allocation must not go while its range is exported.
         let memory = self.memory();
         if !memory.holds(addr, len) {
@@ -244,18 +261,28 @@ impl Gpu for HostGpu {
                 text,
             ));
         }
-        if !self.objects().pages.insert(page) {
+        let mut objects = self.objects();
+        let users = objects.pages.entry(page).or_default();
+        // Mapping one again is the NIC's doing only where it hands out one page several times.
+        if *users > 0 && !self.real_nics {
             let text = format!("the page at {page:#x} is mapped already");
             return Err(DriverError::new(CALL, DriverErrorKind::Busy, text));
         }
+        *users += 1;
         Ok(page)
     }
 
     fn unmap_uar(&self, page: u64) -> Result<()> {
-        if self.objects().pages.remove(&page) {
-            return Ok(());
+        let mut objects = self.objects();
+        let users = objects
+            .pages
+            .get_mut(&page)
+            .ok_or_else(|| missing("unmap_uar", "doorbell page", page))?;
+        *users -= 1;
+        if *users == 0 {
+            objects.pages.remove(&page);
         }
-        Err(missing("unmap_uar", "doorbell page", page))
+        Ok(())
     }
 
     fn write_ordering(&self) -> WriteOrdering {

@@ -6,6 +6,7 @@ use std::ffi::{CStr, c_int};
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use warpverbs_wire::eqe::{self, Event, EventType, PortChange};
 use warpverbs_wire::prm::header::Request;
@@ -34,6 +35,8 @@ pub struct Mlx5 {
     events: *mut ffi::mlx5dv_devx_event_channel,
     name: String,
     objects: Table,
+    /// Addresses of doorbell pages, once for each allocation.
+    pages: Mutex<Vec<u64>>,
 }
 
 // SAFETY: `Send` and `Sync` demand that the context may be used from any thread: rdma-core's calls may (verbs(7)).
@@ -161,9 +164,20 @@ impl Mlx5 {
             events,
             name: name.to_owned(),
             objects: Table::default(),
+            pages: Mutex::default(),
         };
         nic.never_wait_for_events()?;
         Ok(nic)
+    }
+
+    /// True if a doorbell page that was allocated begins at `addr`.
+    #[cfg(feature = "sim")]
+    pub(super) fn has_doorbell_page(&self, addr: u64) -> bool {
+        self.pages().contains(&addr)
+    }
+
+    fn pages(&self) -> MutexGuard<'_, Vec<u64>> {
+        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn context(&self) -> *mut ffi::ibv_context {
@@ -656,12 +670,8 @@ impl Nic for Mlx5 {
                 let uar = allocated.as_ref();
                 (uar.reg_addr as usize, uar.base_addr as usize, uar.page_id)
             };
-            // Pages of libmlx5 may begin before the doorbell page: what is mapped is the page that the register is in.
-            let page = if base == 0 {
-                register & !(PAGE as usize - 1)
-            } else {
-                base
-            };
+            let page = doorbell_page(register, base);
+            self.pages().push(page as u64);
             return Ok(UarInfo {
                 handle: self.objects.add(Object::Uar(uar)),
                 page_id,
@@ -679,6 +689,14 @@ impl Nic for Mlx5 {
             let Object::Uar(uar) = object else {
                 return Err(wrong(CALL, "not a doorbell page"));
             };
+            // SAFETY: it is not freed yet, and these are plain fields.
+            let (register, base) = unsafe { ((*uar).reg_addr as usize, (*uar).base_addr as usize) };
+            let page = doorbell_page(register, base) as u64;
+            let mut pages = self.pages();
+            if let Some(at) = pages.iter().position(|other| *other == page) {
+                pages.swap_remove(at);
+            }
+            drop(pages);
             // SAFETY: it takes a page that nobody else uses, once.
             unsafe { (self.functions.mlx5dv_devx_free_uar)(uar) };
             Ok(())
@@ -838,6 +856,15 @@ impl Nic for Mlx5 {
         // SAFETY: it takes an address handle that nothing uses any more, once.
         unsafe { (self.functions.ibv_destroy_ah)(ah) };
         mac.ok_or_else(|| of_errno(CALL, number))
+    }
+}
+
+/// The page that a doorbell register is in: libmlx5 names its beginning, if it has mapped it by itself.
+fn doorbell_page(register: usize, base: usize) -> usize {
+    if base == 0 {
+        register & !(PAGE as usize - 1)
+    } else {
+        base
     }
 }
 

@@ -12,3 +12,13 @@ mod error;
 mod objects;
 
 pub use device::Mlx5;
+
+/// The host's CPUs as a GPU, beside NICs of the system: they run the native build of the embedded kernels over the process's own
+/// memory. What the simulated GPU checks of a kernel's accesses, nobody checks there.
+#[cfg(feature = "sim")]
+pub fn host_gpu(nics: &[std::sync::Arc<Mlx5>]) -> std::sync::Arc<dyn super::Gpu> {
+    let nics = nics.to_vec();
+    std::sync::Arc::new(super::host_gpu::HostGpu::beside_real_nics(move |addr| {
+        nics.iter().any(|nic| nic.has_doorbell_page(addr))
+    }))
+}

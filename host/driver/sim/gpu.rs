@@ -75,6 +75,11 @@ impl SimGpu {
         self.model().take_order_reports()
     }
 
+    /// What it found beyond the reports that it keeps.
+    pub(super) fn order_reports_left_out(&self) -> u64 {
+        self.model().order_reports_left_out()
+    }
+
     /// An access that a NIC's finding names.
     pub(super) fn access(&self, party: Party) -> model::AccessReport {
         self.model().access(party)

@@ -172,7 +172,15 @@ impl World {
                 }
             }
         }
-        findings.clone()
+        let mut lines = findings.clone();
+        if let Processor::Simulated(gpu) = &self.processor
+            && let left_out @ 1.. = gpu.order_reports_left_out()
+        {
+            lines.push(format!(
+                "memory order: {left_out} more, of other pairs of instructions"
+            ));
+        }
+        lines
     }
 
     /// What the first NIC counted.

@@ -22,6 +22,15 @@ pub(super) enum Place {
     Host,
 }
 
+impl Place {
+    pub(super) fn block(self) -> Option<u32> {
+        match self {
+            Self::Block(number) => Some(number),
+            Self::Device | Self::Host => None,
+        }
+    }
+}
+
 /// A scope as the greatest distance that it includes. No launch has clusters, so a cluster is a block (PTX ISA,
 /// "Cluster of Cooperative Thread Arrays").
 pub(super) fn reach(scope: Scope) -> usize {

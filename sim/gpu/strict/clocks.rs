@@ -452,9 +452,14 @@ fn merged(a: &Arc<Snapshot>, b: &Arc<Snapshot>) -> Arc<Snapshot> {
 /// Distances of two agents, which are also scopes: same block, same GPU, same system.
 pub(super) const DISTANCES: usize = 3;
 
-/// What a write releases to readers at each distance (PTX ISA, "Release and Acquire Patterns": a release counts only
-/// for those whom its scope includes).
-type Releases = [Option<Arc<Snapshot>>; DISTANCES];
+/// What a write releases (PTX ISA, "Release and Acquire Patterns": a release counts only for those whom its scope includes).
+#[derive(Debug, Default)]
+pub(super) struct Releases {
+    /// To readers at each distance from the writer.
+    at: [Option<Arc<Snapshot>>; DISTANCES],
+    /// To readers of one block, though the writer is of another: block-scope releases that an atomic carries on.
+    in_block: Vec<(u32, Arc<Snapshot>)>,
+}
 
 /// The same, shared by all writes behind one fence.
 #[derive(Clone, Debug, Default)]
@@ -472,8 +477,24 @@ impl Carried {
         match self {
             Self::Nothing => None,
             Self::ToAll(snapshot) => Some(snapshot),
-            Self::Each(releases) => releases.get(distance)?.as_ref(),
+            Self::Each(releases) => releases.at.get(distance)?.as_ref(),
         }
+    }
+
+    fn in_blocks(&self) -> &[(u32, Arc<Snapshot>)] {
+        match self {
+            Self::Each(releases) => &releases.in_block,
+            _ => &[],
+        }
+    }
+
+    /// What is carried to readers of a block beside.
+    pub(super) fn to_block(&self, block: Option<u32>) -> Option<&Arc<Snapshot>> {
+        let blocks = self.in_blocks().iter();
+        blocks
+            .filter(|(of, _)| Some(*of) == block)
+            .map(|(_, snapshot)| snapshot)
+            .next()
     }
 
     /// The same with a later release to all within its reach.
@@ -481,28 +502,45 @@ impl Carried {
         if reach + 1 >= DISTANCES {
             return Self::ToAll(now);
         }
-        Self::each(|distance| match distance <= reach {
+        let at = std::array::from_fn(|distance| match distance <= reach {
             true => Some(now.clone()),
             false => self.to(distance).cloned(),
-        })
+        });
+        Self::Each(Arc::new(Releases {
+            at,
+            in_block: Vec::new(),
+        }))
     }
 
-    /// What an atomic carries that itself carries this, with what it read at a distance. PTX ISA, "Observation": a read of
-    /// this write observes what it read, too. The first writer is as far from that reader as the farther of both (distances
-    /// are ultrametric).
-    pub(super) fn and_read(self, read: &Self, distance: usize) -> Self {
+    /// What an atomic carries that itself carries this, with what a write at a distance and in a block carried that it read.
+    /// PTX ISA, "Observation": a read of this write observes what it read, too. The first writer is as far from that reader
+    /// as the farther of both (distances are ultrametric), unless the reader is of the first writer's block.
+    pub(super) fn and_read(self, read: &Self, distance: usize, block: Option<u32>) -> Self {
         match (&self, read) {
-            (_, Self::Nothing) => self,
-            (Self::Nothing, Self::ToAll(_)) => read.clone(),
-            _ => Self::each(|to| match (self.to(to), read.to(to.max(distance))) {
-                (Some(own), Some(inherited)) => Some(merged(own, inherited)),
-                (own, inherited) => own.or(inherited).cloned(),
-            }),
+            (_, Self::Nothing) => return self,
+            (Self::Nothing, Self::ToAll(_)) => return read.clone(),
+            _ => {}
         }
+        let at = std::array::from_fn(|to| join_of(self.to(to), read.to(to.max(distance))));
+        let mut in_block = read.in_blocks().to_vec();
+        if let (Some(block), Some(narrow), true) = (block, read.to(0), distance > 0)
+            && read
+                .to(distance)
+                .is_none_or(|wide| !Arc::ptr_eq(wide, narrow))
+        {
+            match in_block.iter_mut().find(|(of, _)| *of == block) {
+                Some((_, known)) => *known = merged(known, narrow),
+                None => in_block.push((block, narrow.clone())),
+            }
+        }
+        Self::Each(Arc::new(Releases { at, in_block }))
     }
+}
 
-    fn each(to: impl FnMut(usize) -> Option<Arc<Snapshot>>) -> Self {
-        Self::Each(Arc::new(std::array::from_fn(to)))
+fn join_of(a: Option<&Arc<Snapshot>>, b: Option<&Arc<Snapshot>>) -> Option<Arc<Snapshot>> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(merged(a, b)),
+        (a, b) => a.or(b).cloned(),
     }
 }
 

@@ -188,6 +188,7 @@ impl StrictMemory {
             _ => None,
         };
         let mut observed = [const { None }; 8];
+        let mut in_block = None;
         for (index, entry) in sources.iter().zip(&mut observed) {
             if let Some(message) = cell.messages.get_mut(index) {
                 // Who learns of this reader learns of a write that it knew already.
@@ -197,6 +198,7 @@ impl StrictMemory {
                 if side.weakness(&message.side, &self.agents).is_none() {
                     let distance = self.agents.distance(side.place, message.side.place);
                     *entry = message.releases.to(distance).map(|r| (r.clone(), distance));
+                    in_block = in_block.or(message.releases.to_block(side.place.block()).cloned());
                 }
                 if let Some((carried, _)) = entry
                     && message.side.purpose == Purpose::Cqe
@@ -210,6 +212,9 @@ impl StrictMemory {
         cell.note_read(side);
         if observed.first().is_some_and(Option::is_some) || sources.single().is_none() {
             self.observe(side.slot, observed.iter().flatten(), acquires);
+        }
+        if let Some(snapshot) = in_block {
+            self.observe(side.slot, [(snapshot, 0)].iter(), acquires);
         }
         self.report(found);
         value
@@ -338,7 +343,7 @@ impl StrictMemory {
         let releasing =
             matches!(access.order, Order::Release | Order::AcqRel).then(|| reach(access.scope));
         let mut inherited = None;
-        let mut observed = None;
+        let mut observed = [None, None];
         if let Some(message) = sources
             .single()
             .and_then(|index| cell.messages.get_mut(index))
@@ -348,21 +353,27 @@ impl StrictMemory {
             }
             if side.weakness(&message.side, &self.agents).is_none() {
                 let distance = self.agents.distance(side.place, message.side.place);
-                observed = message.releases.to(distance).map(|r| (r.clone(), distance));
-                inherited = Some((message.releases.clone(), distance));
+                let wide = message.releases.to(distance).map(|r| (r.clone(), distance));
+                let narrow = message.releases.to_block(side.place.block());
+                observed = [wide, narrow.map(|r| (r.clone(), 0))];
+                inherited = Some((
+                    message.releases.clone(),
+                    distance,
+                    message.side.place.block(),
+                ));
             }
         }
         let Some(agent) = self.agents.get_mut(side.slot) else {
             return old;
         };
-        if let Some((releases, distance)) = observed {
+        for (releases, distance) in observed.into_iter().flatten() {
             let acquired = acquires.is_some_and(|reach| reach >= distance);
             agent.observe(&releases, distance, acquired);
         }
         if writes {
             let own = agent.releases(releasing);
             let releases = match inherited {
-                Some((inherited, distance)) => own.and_read(&inherited, distance),
+                Some((inherited, distance, block)) => own.and_read(&inherited, distance, block),
                 None => own,
             };
             let value = op.apply(size, old, a, b) << shift;

@@ -12,6 +12,7 @@ use warpverbs_sim_bus::{Actor, Fault, Memory, MemoryFinding, OrderFault, Party, 
 
 use super::agents::{Agents, Place};
 use super::message::{Side, Weakness};
+use super::table::CELL;
 use crate::memory::FastMemory;
 
 /// Findings of different pairs of instructions that are kept.
@@ -23,8 +24,16 @@ pub(super) struct Conflict {
     pub(super) earlier: Side,
     pub(super) later: Side,
     pub(super) weakness: Weakness,
-    /// First byte that both touch.
+    /// Of their cell, or in it.
     pub(super) addr: u64,
+}
+
+impl Conflict {
+    /// First byte that both touch.
+    fn first(&self) -> u64 {
+        let both = self.earlier.mask & self.later.mask;
+        self.addr / CELL * CELL + u64::from(both.trailing_zeros() % 8)
+    }
 }
 
 /// What was found: one for each kind and pair of instructions.
@@ -78,8 +87,8 @@ impl Findings {
         if self.is_new(kind, Some(Who::of(earlier)), Who::of(later)) {
             self.kept.push(MemoryFinding {
                 kind,
-                addr: conflict.addr,
-                object: flat.describe(conflict.addr),
+                addr: conflict.first(),
+                object: flat.describe(conflict.first()),
                 earlier: Some(earlier.party(agents)),
                 later: later.party(agents),
                 learned,

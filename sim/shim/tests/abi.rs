@@ -160,6 +160,20 @@ fn requests_are_checked_as_the_kernel_checks_them() {
     // SAFETY: an ioctl of another kind, without an argument.
     let other = unsafe { libc::ioctl(fd, 0x1234) };
     assert!(other < 0 && errno() == libc::ENOTTY);
+    // A channel of asynchronous events is a descriptor like others, and no device.
+    let (error, after) = ioctl(fd, 16, 0, &[attr(0, 0, 0)]);
+    assert_eq!(error, 0);
+    let channel = after[0].data as c_int;
+    let mut yes: c_int = 1;
+    // SAFETY: it reads a number.
+    let set = unsafe { libc::ioctl(channel, libc::FIONBIO, &raw mut yes) };
+    assert_eq!(set, 0);
+    assert_eq!(ioctl(channel, 0, 3, &[]).0, libc::ENOTTY);
+    let mut event = [0u8; 16];
+    // SAFETY: it writes into a buffer of that length.
+    let read = unsafe { libc::read(channel, event.as_mut_ptr().cast(), event.len()) };
+    assert!(read < 0 && errno() == libc::EAGAIN);
+    assert_eq!(close(channel), 0);
     assert_eq!(close(fd), 0);
     assert!(close(fd) < 0 && errno() == libc::EBADF);
     assert_eq!(ioctl(fd, 0, 3, &[]).0, libc::EBADF);

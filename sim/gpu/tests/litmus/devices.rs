@@ -1,6 +1,7 @@
 //! A device as an observer: what it may read when, and what threads may read of its writes.
 
-use std::collections::BTreeSet;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 use warpverbs_sim_bus::{
@@ -113,6 +114,89 @@ impl Device for Script {
     }
 }
 
+/// Declares each function a test, and lists them all.
+macro_rules! tests {
+    ($($name:ident,)*) => {
+        pub(crate) const ALL: &[(&str, fn())] = &[$((stringify!($name), $name),)*];
+        mod tests {
+            $(
+                #[test]
+                fn $name() {
+                    super::$name();
+                }
+            )*
+        }
+    };
+}
+
+tests! {
+    a_work_request_is_published_by_a_system_fence_before_the_record,
+    without_the_fence_the_fetch_is_reported_and_may_be_stale,
+    a_gpu_fence_publishes_to_a_device_at_gpu_scope_only,
+    the_record_takes_strong_system_stores_only,
+    data_that_a_work_request_names_is_published_like_the_request,
+    a_doorbell_carries_what_was_fenced_before_it,
+    a_doorbell_makes_sure_of_its_record_only_if_a_fence_is_between,
+    doorbells_arrive_in_order_only_if_they_are_ordered,
+    data_is_read_behind_the_completion_and_a_system_fence,
+    a_completion_on_another_path_proves_nothing_until_a_read_pushes_the_data,
+    relaxed_ordering_writes_are_ordered_by_the_completion_alone,
+    memory_is_reused_behind_the_completion_only,
+    bytes_that_nobody_wrote_are_reported_when_a_device_fetches_them,
+}
+
+thread_local! {
+    /// What [`observe`] has shown in this thread.
+    static SHOWN: RefCell<Vec<Row>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A run of many seeds, for the table.
+pub(crate) struct Row {
+    pub(crate) check: Check,
+    pub(crate) threads: Vec<String>,
+    pub(crate) does: String,
+    pub(crate) reports: Vec<(&'static str, u64)>,
+    /// What the device noted and what the thread loaded, with how many seeds showed it.
+    pub(crate) outcomes: Vec<(String, u64)>,
+}
+
+/// Takes what was shown since the last time.
+pub(crate) fn shown() -> Vec<Row> {
+    SHOWN.take()
+}
+
+impl Does {
+    fn says(self) -> String {
+        let place = |place| match place {
+            X => "X",
+            Y => "Y",
+            Host => "H",
+        };
+        let purpose = |purpose| match purpose {
+            Purpose::Dbr => "as its record",
+            Purpose::Wqe => "as a work request",
+            Purpose::Payload => "as data",
+            Purpose::Cqe => "as a completion",
+            _ => "",
+        };
+        match self {
+            Await(as_what, at, value) => {
+                format!("waits for {} = {value} {}", place(at), purpose(as_what))
+            }
+            AwaitDoorbells(count) => format!("waits for {count} of D"),
+            Read(as_what, at) => format!("reads {} {}", place(at), purpose(as_what)),
+            Write(as_what, at, value, relaxed) => {
+                let relaxed = if relaxed { ", relaxed ordering" } else { "" };
+                format!(
+                    "writes {} = {value} {}{relaxed}",
+                    place(at),
+                    purpose(as_what)
+                )
+            }
+        }
+    }
+}
+
 /// What all seeds together showed.
 #[derive(Debug, Default)]
 struct Seen {
@@ -148,6 +232,8 @@ fn observe(check: Check, threads: &[&str], does: &[Does]) -> Seen {
         ptx += &format!("T{number}:\n{body}\nbra.uni END;\n");
     }
     ptx += "END:\nsetp.ne.u32 %p0, %r0, 0;\n@%p0 ret;\nst.global.u32 [%out], %a;\nret;\n}\n";
+    let mut reports: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut outcomes: BTreeMap<String, u64> = BTreeMap::new();
     for seed in 1..=seeds() {
         let config = GpuConfig {
             seed,
@@ -199,13 +285,32 @@ fn observe(check: Check, threads: &[&str], does: &[Does]) -> Seen {
             .memory
             .read(Access::HOST_COPY, out, &mut result)
             .unwrap();
-        seen.results.insert(u32::from_le_bytes(result));
-        seen.faults
-            .extend(gpu.take_order_reports().iter().map(|r| r.kind));
+        let result = u32::from_le_bytes(result);
+        seen.results.insert(result);
+        let faults: BTreeSet<OrderFault> =
+            gpu.take_order_reports().iter().map(|r| r.kind).collect();
+        for fault in &faults {
+            *reports.entry(fault.name()).or_default() += 1;
+        }
+        seen.faults.extend(faults);
         let script = script.lock().unwrap();
+        let outcome = format!("device {:?}, a = {result}", script.noted);
+        *outcomes.entry(outcome).or_default() += 1;
         seen.noted.insert(script.noted.clone());
         seen.certain.insert(script.certain.clone());
     }
+    let row = Row {
+        check,
+        threads: threads.iter().map(|thread| (*thread).to_owned()).collect(),
+        does: does
+            .iter()
+            .map(|does| does.says())
+            .collect::<Vec<_>>()
+            .join("; "),
+        reports: reports.into_iter().collect(),
+        outcomes: outcomes.into_iter().collect(),
+    };
+    SHOWN.with_borrow_mut(|shown| shown.push(row));
     seen
 }
 
@@ -215,7 +320,6 @@ fn only(fault: OrderFault) -> BTreeSet<OrderFault> {
 
 const FETCH: [Does; 2] = [Await(Purpose::Dbr, Y, 1), Read(Purpose::Wqe, X)];
 
-#[test]
 fn a_work_request_is_published_by_a_system_fence_before_the_record() {
     let thread = "st.global.u32 X, 7; fence.acq_rel.sys; st.relaxed.sys.global.u32 Y, 1;";
     let seen = observe(Check::Strict, &[thread], &FETCH);
@@ -223,7 +327,6 @@ fn a_work_request_is_published_by_a_system_fence_before_the_record() {
     assert!(seen.faults.is_empty(), "{seen:?}");
 }
 
-#[test]
 fn without_the_fence_the_fetch_is_reported_and_may_be_stale() {
     let thread = "st.global.u32 X, 7; st.relaxed.sys.global.u32 Y, 1;";
     let seen = observe(Check::Strict, &[thread], &FETCH);
@@ -231,7 +334,6 @@ fn without_the_fence_the_fetch_is_reported_and_may_be_stale() {
     assert_eq!(seen.faults, only(OrderFault::WorkRequest));
 }
 
-#[test]
 fn a_gpu_fence_publishes_to_a_device_at_gpu_scope_only() {
     let thread = "st.global.u32 X, 7; fence.acq_rel.gpu; st.relaxed.sys.global.u32 Y, 1;";
     let strict = observe(Check::Strict, &[thread], &FETCH);
@@ -241,7 +343,6 @@ fn a_gpu_fence_publishes_to_a_device_at_gpu_scope_only() {
     assert!(gpu.faults.is_empty(), "{gpu:?}");
 }
 
-#[test]
 fn the_record_takes_strong_system_stores_only() {
     for store in [
         "st.weak.global.u32 Y, 1;",
@@ -258,7 +359,6 @@ fn the_record_takes_strong_system_stores_only() {
     }
 }
 
-#[test]
 fn data_that_a_work_request_names_is_published_like_the_request() {
     let does = [Await(Purpose::Dbr, Y, 1), Read(Purpose::Payload, X)];
     let thread = "st.relaxed.sys.global.u32 X, 7; st.relaxed.sys.global.u32 Y, 1;";
@@ -266,7 +366,6 @@ fn data_that_a_work_request_names_is_published_like_the_request() {
     assert_eq!(seen.faults, only(OrderFault::DeviceRead));
 }
 
-#[test]
 fn a_doorbell_carries_what_was_fenced_before_it() {
     let does = [AwaitDoorbells(1), Read(Purpose::Wqe, X)];
     let right = "st.global.u32 X, 7; fence.acq_rel.sys; st.mmio.relaxed.sys.global.u64 D, 1;";
@@ -278,7 +377,6 @@ fn a_doorbell_carries_what_was_fenced_before_it() {
     assert_eq!(seen.faults, only(OrderFault::WorkRequest));
 }
 
-#[test]
 fn a_doorbell_makes_sure_of_its_record_only_if_a_fence_is_between() {
     let right =
         "st.relaxed.sys.global.u32 Y, 1; fence.acq_rel.sys; st.mmio.relaxed.sys.global.u64 D, 1;";
@@ -290,7 +388,6 @@ fn a_doorbell_makes_sure_of_its_record_only_if_a_fence_is_between() {
     assert_eq!(seen.certain, BTreeSet::from([vec![0]]));
 }
 
-#[test]
 fn doorbells_arrive_in_order_only_if_they_are_ordered() {
     let first = "st.mmio.relaxed.sys.global.u64 D, 1; st.release.gpu.global.u32 X, 1;";
     let second = "WAIT: ld.acquire.gpu.global.u32 %r1, X; setp.ne.u32 %p1, %r1, 1; @%p1 bra WAIT; \
@@ -317,7 +414,6 @@ const ARRIVES: [Does; 2] = [
     Write(Purpose::Cqe, Y, 1, false),
 ];
 
-#[test]
 fn data_is_read_behind_the_completion_and_a_system_fence() {
     let thread = completion_then("Y", "fence.acq_rel.sys;", LOAD);
     let seen = observe(Check::Strict, &[&thread], &ARRIVES);
@@ -333,7 +429,6 @@ fn data_is_read_behind_the_completion_and_a_system_fence() {
     assert!(observe(Check::Gpu, &[&gpu], &ARRIVES).faults.is_empty());
 }
 
-#[test]
 fn a_completion_on_another_path_proves_nothing_until_a_read_pushes_the_data() {
     let thread = completion_then("H", "fence.acq_rel.sys;", LOAD);
     let mut does = vec![
@@ -350,7 +445,6 @@ fn a_completion_on_another_path_proves_nothing_until_a_read_pushes_the_data() {
     assert!(seen.faults.is_empty(), "{seen:?}");
 }
 
-#[test]
 fn relaxed_ordering_writes_are_ordered_by_the_completion_alone() {
     let thread = completion_then("Y", "fence.acq_rel.sys;", LOAD);
     let completed = [
@@ -370,7 +464,6 @@ fn relaxed_ordering_writes_are_ordered_by_the_completion_alone() {
     assert_eq!(seen.faults, only(OrderFault::DeviceWrite));
 }
 
-#[test]
 fn memory_is_reused_behind_the_completion_only() {
     let does = [Read(Purpose::Payload, X), Write(Purpose::Cqe, Y, 1, false)];
     let store = "st.global.u32 X, 9;";
@@ -383,7 +476,6 @@ fn memory_is_reused_behind_the_completion_only() {
     assert_eq!(seen.faults, only(OrderFault::Reuse));
 }
 
-#[test]
 fn bytes_that_nobody_wrote_are_reported_when_a_device_fetches_them() {
     let config = GpuConfig {
         check: Check::Strict,

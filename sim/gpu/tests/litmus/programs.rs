@@ -5,10 +5,10 @@
 
 use warpverbs_sim_gpu::OrderFault;
 
-use crate::rig::Litmus;
+use crate::rig::{Litmus, says};
 
-/// Blocks or not, and the scope that includes both threads.
-const PLACES: [(bool, &str); 2] = [(false, "cta"), (true, "gpu")];
+/// Blocks or not, and a scope that includes both threads.
+const PLACES: [(bool, &str); 3] = [(false, "cta"), (true, "gpu"), (true, "sys")];
 
 fn st(order: &str, at: &str, value: u32) -> String {
     format!("st.{order}.global.u32 {at}, {value};")
@@ -59,9 +59,9 @@ pub(crate) fn message_passing() -> Vec<Litmus> {
                 );
                 table.push(
                     Litmus::new(name, blocks, &[&write, &read])
-                        .never(|o| o.a(1) == 1 && o.b(1) == 0)
-                        .sometimes(|o| o.a(1) == 1)
-                        .sometimes(|o| o.a(1) == 0),
+                        .never(says!(|o| o.a(1) == 1 && o.b(1) == 0))
+                        .sometimes(says!(|o| o.a(1) == 1))
+                        .sometimes(says!(|o| o.a(1) == 0)),
                 );
             }
         }
@@ -71,7 +71,7 @@ pub(crate) fn message_passing() -> Vec<Litmus> {
 
 /// Message passing in which something is missing.
 pub(crate) fn broken_message_passing() -> Vec<Litmus> {
-    let stale = |o: &crate::rig::Outcome| o.a(1) == 1 && o.b(1) == 0;
+    let stale = says!(|o| o.a(1) == 1 && o.b(1) == 0);
     let relaxed = |name: &str, blocks, write: &str, read: &str| {
         Litmus::new(name, blocks, &[write, read]).sometimes(stale)
     };
@@ -171,6 +171,61 @@ pub(crate) fn broken_message_passing() -> Vec<Litmus> {
         )
         .sometimes(stale)
         .reports(OrderFault::Race),
+        // Fences that only acquire, or only release, do half.
+        relaxed(
+            "MP with fence.acquire for the release",
+            true,
+            "st.relaxed.gpu.global.u32 X, 1; fence.acquire.gpu; st.relaxed.gpu.global.u32 Y, 1;",
+            "ld.acquire.gpu.global.u32 %a, Y; ld.relaxed.gpu.global.u32 %b, X;",
+        ),
+        relaxed(
+            "MP with fence.release for the acquire",
+            true,
+            "st.relaxed.gpu.global.u32 X, 1; st.release.gpu.global.u32 Y, 1;",
+            "ld.relaxed.gpu.global.u32 %a, Y; fence.release.gpu; ld.relaxed.gpu.global.u32 %b, X;",
+        ),
+        Litmus::new(
+            "MP with fence.release and fence.acquire",
+            true,
+            &[
+                "st.relaxed.gpu.global.u32 X, 1; fence.release.gpu; st.relaxed.gpu.global.u32 Y, 1;",
+                "ld.relaxed.gpu.global.u32 %a, Y; fence.acquire.gpu; ld.relaxed.gpu.global.u32 %b, X;",
+            ],
+        )
+        .never(stale),
+        // membar.sys reaches whoever membar.gl does; membar.cta does not reach another block.
+        Litmus::new(
+            "MP with membar.sys",
+            true,
+            &[
+                "st.relaxed.gpu.global.u32 X, 1; membar.sys; st.relaxed.gpu.global.u32 Y, 1;",
+                "ld.relaxed.gpu.global.u32 %a, Y; membar.sys; ld.relaxed.gpu.global.u32 %b, X;",
+            ],
+        )
+        .never(stale),
+        relaxed(
+            "MP with membar.cta between blocks",
+            true,
+            "st.relaxed.gpu.global.u32 X, 1; membar.cta; st.relaxed.gpu.global.u32 Y, 1;",
+            "ld.relaxed.gpu.global.u32 %a, Y; membar.cta; ld.relaxed.gpu.global.u32 %b, X;",
+        ),
+        Litmus::new(
+            "MP with membar.cta in a block",
+            false,
+            &[
+                "st.relaxed.cta.global.u32 X, 1; membar.cta; st.relaxed.cta.global.u32 Y, 1;",
+                "ld.relaxed.cta.global.u32 %a, Y; membar.cta; ld.relaxed.cta.global.u32 %b, X;",
+            ],
+        )
+        .never(stale),
+        // The flag is half as wide as the data's release: the load takes a part of the store and synchronises nothing.
+        relaxed(
+            "MP with a flag of two sizes",
+            true,
+            "st.relaxed.gpu.global.u32 X, 1; st.release.gpu.global.u64 Y, 1;",
+            "ld.acquire.gpu.global.u32 %a, Y; ld.relaxed.gpu.global.u32 %b, X;",
+        )
+        .reports(OrderFault::MixedSize),
         // The release stands before the data.
         Litmus::new(
             "MP, release before the data",
@@ -189,7 +244,7 @@ pub(crate) fn broken_message_passing() -> Vec<Litmus> {
 }
 
 pub(crate) fn store_buffering() -> Vec<Litmus> {
-    let both_old = |o: &crate::rig::Outcome| o.a(0) == 0 && o.a(1) == 0;
+    let both_old = says!(|o| o.a(0) == 0 && o.a(1) == 0);
     let mut table = Vec::new();
     for (blocks, s) in PLACES {
         let threads = |fence: &str| {
@@ -267,7 +322,7 @@ pub(crate) fn late_stores() -> Vec<Litmus> {
                 "ld.relaxed.gpu.global.u32 %a, Y; st.relaxed.gpu.global.u32 X, 1;",
             ],
         )
-        .sometimes(|o| o.a(1) == 1 && o.x == 2),
+        .sometimes(says!(|o| o.a(1) == 1 && o.x == 2)),
         Litmus::new(
             "S with release and acquire",
             true,
@@ -276,7 +331,53 @@ pub(crate) fn late_stores() -> Vec<Litmus> {
                 "ld.acquire.gpu.global.u32 %a, Y; st.relaxed.gpu.global.u32 X, 1;",
             ],
         )
-        .never(|o| o.a(1) == 1 && o.x == 2),
+        .never(says!(|o| o.a(1) == 1 && o.x == 2)),
+        Litmus::new(
+            "S in a block",
+            false,
+            &[
+                "st.relaxed.cta.global.u32 X, 2; st.relaxed.cta.global.u32 Y, 1;",
+                "ld.relaxed.cta.global.u32 %a, Y; st.relaxed.cta.global.u32 X, 1;",
+            ],
+        )
+        .sometimes(says!(|o| o.a(1) == 1 && o.x == 2)),
+        Litmus::new(
+            "S with fences",
+            true,
+            &[
+                "st.relaxed.sys.global.u32 X, 2; fence.acq_rel.sys; st.relaxed.sys.global.u32 Y, 1;",
+                "ld.relaxed.sys.global.u32 %a, Y; fence.acq_rel.sys; st.relaxed.sys.global.u32 X, 1;",
+            ],
+        )
+        .never(says!(|o| o.a(1) == 1 && o.x == 2)),
+        Litmus::new(
+            "2+2W in a block",
+            false,
+            &[
+                "st.relaxed.cta.global.u32 X, 1; st.relaxed.cta.global.u32 Y, 2;",
+                "st.relaxed.cta.global.u32 Y, 1; st.relaxed.cta.global.u32 X, 2;",
+            ],
+        )
+        .sometimes(says!(|o| o.x == 1 && o.y == 1)),
+        // Releases alone order no stores.
+        Litmus::new(
+            "2+2W with fence.acq_rel",
+            true,
+            &[
+                "st.relaxed.gpu.global.u32 X, 1; fence.acq_rel.gpu; st.relaxed.gpu.global.u32 Y, 2;",
+                "st.relaxed.gpu.global.u32 Y, 1; fence.acq_rel.gpu; st.relaxed.gpu.global.u32 X, 2;",
+            ],
+        )
+        .sometimes(says!(|o| o.x == 1 && o.y == 1)),
+        Litmus::new(
+            "R with fence.acq_rel",
+            true,
+            &[
+                "st.relaxed.gpu.global.u32 X, 1; fence.acq_rel.gpu; st.relaxed.gpu.global.u32 Y, 1;",
+                "st.relaxed.gpu.global.u32 Y, 2; fence.acq_rel.gpu; ld.relaxed.gpu.global.u32 %a, X;",
+            ],
+        )
+        .sometimes(says!(|o| o.y == 2 && o.a(1) == 0)),
         Litmus::new(
             "2+2W without fences",
             true,
@@ -285,7 +386,7 @@ pub(crate) fn late_stores() -> Vec<Litmus> {
                 "st.relaxed.gpu.global.u32 Y, 1; st.relaxed.gpu.global.u32 X, 2;",
             ],
         )
-        .sometimes(|o| o.x == 1 && o.y == 1),
+        .sometimes(says!(|o| o.x == 1 && o.y == 1)),
         Litmus::new(
             "2+2W with fence.sc",
             true,
@@ -294,7 +395,7 @@ pub(crate) fn late_stores() -> Vec<Litmus> {
                 "st.relaxed.gpu.global.u32 Y, 1; fence.sc.gpu; st.relaxed.gpu.global.u32 X, 2;",
             ],
         )
-        .never(|o| o.x == 1 && o.y == 1),
+        .never(says!(|o| o.x == 1 && o.y == 1)),
         Litmus::new(
             "R with fence.sc",
             true,
@@ -303,7 +404,7 @@ pub(crate) fn late_stores() -> Vec<Litmus> {
                 "st.relaxed.gpu.global.u32 Y, 2; fence.sc.gpu; ld.relaxed.gpu.global.u32 %a, X;",
             ],
         )
-        .never(|o| o.y == 2 && o.a(1) == 0),
+        .never(says!(|o| o.y == 2 && o.a(1) == 0)),
         Litmus::new(
             "R without fences",
             true,
@@ -312,7 +413,7 @@ pub(crate) fn late_stores() -> Vec<Litmus> {
                 "st.relaxed.gpu.global.u32 Y, 2; ld.relaxed.gpu.global.u32 %a, X;",
             ],
         )
-        .sometimes(|o| o.y == 2 && o.a(1) == 0),
+        .sometimes(says!(|o| o.y == 2 && o.a(1) == 0)),
         // Load buffering is not modelled: never seen, though PTX allows it without fences.
         Litmus::new(
             "LB without fences",
@@ -322,7 +423,7 @@ pub(crate) fn late_stores() -> Vec<Litmus> {
                 "ld.relaxed.gpu.global.u32 %a, Y; st.relaxed.gpu.global.u32 X, 1;",
             ],
         )
-        .never(|o| o.a(0) == 1 && o.a(1) == 1),
+        .never(says!(|o| o.a(0) == 1 && o.a(1) == 1)),
     ]
 }
 
@@ -330,8 +431,8 @@ pub(crate) fn coherence() -> Vec<Litmus> {
     let relaxed = "ld.relaxed.gpu.global.u32 %a, X; ld.relaxed.gpu.global.u32 %b, X;";
     vec![
         Litmus::new("CoRR", true, &["st.relaxed.gpu.global.u32 X, 1;", relaxed])
-            .never(|o| o.a(1) == 1 && o.b(1) == 0)
-            .sometimes(|o| o.a(1) == 0 && o.b(1) == 1),
+            .never(says!(|o| o.a(1) == 1 && o.b(1) == 0))
+            .sometimes(says!(|o| o.a(1) == 0 && o.b(1) == 1)),
         Litmus::new(
             "CoRR of two writers: all readers agree",
             true,
@@ -342,10 +443,10 @@ pub(crate) fn coherence() -> Vec<Litmus> {
                 relaxed,
             ],
         )
-        .never(|o| (o.a(2), o.b(2), o.a(3), o.b(3)) == (1, 2, 2, 1))
-        .never(|o| (o.a(2), o.b(2), o.a(3), o.b(3)) == (2, 1, 1, 2))
-        .never(|o| (o.a(2), o.b(2)) == (1, 2) && o.x == 1)
-        .sometimes(|o| (o.a(2), o.b(2)) == (2, 1)),
+        .never(says!(|o| (o.a(2), o.b(2), o.a(3), o.b(3)) == (1, 2, 2, 1)))
+        .never(says!(|o| (o.a(2), o.b(2), o.a(3), o.b(3)) == (2, 1, 1, 2)))
+        .never(says!(|o| (o.a(2), o.b(2)) == (1, 2) && o.x == 1))
+        .sometimes(says!(|o| (o.a(2), o.b(2)) == (2, 1))),
         Litmus::new(
             "CoWR",
             true,
@@ -354,9 +455,9 @@ pub(crate) fn coherence() -> Vec<Litmus> {
                 "st.relaxed.gpu.global.u32 X, 2;",
             ],
         )
-        .never(|o| o.a(0) == 0)
-        .never(|o| o.a(0) == 2 && o.x == 1)
-        .sometimes(|o| o.a(0) == 2),
+        .never(says!(|o| o.a(0) == 0))
+        .never(says!(|o| o.a(0) == 2 && o.x == 1))
+        .sometimes(says!(|o| o.a(0) == 2)),
         Litmus::new(
             "CoRW",
             true,
@@ -365,8 +466,8 @@ pub(crate) fn coherence() -> Vec<Litmus> {
                 "st.relaxed.gpu.global.u32 X, 2;",
             ],
         )
-        .never(|o| o.a(0) == 1)
-        .never(|o| o.a(0) == 2 && o.x == 2),
+        .never(says!(|o| o.a(0) == 1))
+        .never(says!(|o| o.a(0) == 2 && o.x == 2)),
         Litmus::new(
             "CoWW",
             true,
@@ -375,8 +476,8 @@ pub(crate) fn coherence() -> Vec<Litmus> {
                 relaxed,
             ],
         )
-        .never(|o| o.x == 1)
-        .never(|o| o.a(1) == 2 && o.b(1) == 1),
+        .never(says!(|o| o.x == 1))
+        .never(says!(|o| o.a(1) == 2 && o.b(1) == 1)),
         // A read that another thread learns of: it may not read anything older.
         Litmus::new(
             "CoRR through release and acquire",
@@ -387,8 +488,8 @@ pub(crate) fn coherence() -> Vec<Litmus> {
                 "ld.acquire.gpu.global.u32 %a, Y; ld.relaxed.gpu.global.u32 %b, X;",
             ],
         )
-        .never(|o| o.a(1) == 1 && o.a(2) == 1 && o.b(2) == 0)
-        .sometimes(|o| o.a(1) == 1 && o.a(2) == 1 && o.b(2) == 1),
+        .never(says!(|o| o.a(1) == 1 && o.a(2) == 1 && o.b(2) == 0))
+        .sometimes(says!(|o| o.a(1) == 1 && o.a(2) == 1 && o.b(2) == 1)),
         // A store behind such a read is behind what was read.
         Litmus::new(
             "CoRW through release and acquire",
@@ -399,7 +500,7 @@ pub(crate) fn coherence() -> Vec<Litmus> {
                 "ld.acquire.gpu.global.u32 %a, Y; st.relaxed.gpu.global.u32 X, 2;",
             ],
         )
-        .never(|o| o.a(1) == 1 && o.a(2) == 1 && o.x == 1),
+        .never(says!(|o| o.a(1) == 1 && o.a(2) == 1 && o.x == 1)),
     ]
 }
 
@@ -422,12 +523,55 @@ pub(crate) fn causality() -> Vec<Litmus> {
             ],
         )
     };
-    let disagree = |o: &crate::rig::Outcome| (o.a(2), o.b(2), o.a(3), o.b(3)) == (1, 0, 1, 0);
+    let disagree = says!(|o| (o.a(2), o.b(2), o.a(3), o.b(3)) == (1, 0, 1, 0));
     vec![
         iriw("").sometimes(disagree),
         // PTX is not multi-copy atomic: acquire-release fences do not make readers agree.
         iriw("fence.acq_rel.gpu;").sometimes(disagree),
         iriw("fence.sc.gpu;").never(disagree),
+        iriw("fence.sc.sys;").never(disagree),
+        iriw("membar.gl;").never(disagree),
+        // Of too small a scope.
+        iriw("fence.sc.cta;").sometimes(disagree),
+        Litmus::new(
+            "WRC with fences",
+            true,
+            &[
+                "st.relaxed.gpu.global.u32 X, 1;",
+                "ld.relaxed.gpu.global.u32 %a, X; fence.acq_rel.gpu; st.relaxed.gpu.global.u32 Y, 1;",
+                "ld.relaxed.gpu.global.u32 %a, Y; fence.acq_rel.gpu; ld.relaxed.gpu.global.u32 %b, X;",
+            ],
+        )
+        .never(says!(|o| o.a(1) == 1 && o.a(2) == 1 && o.b(2) == 0)),
+        // What a .cta hand-off gave goes on by a wider one.
+        Litmus::new(
+            "WRC by .cta, then by .gpu",
+            true,
+            &[
+                "st.weak.global.u32 X, 1; st.release.cta.global.u32 Y, 1;",
+                "ld.acquire.cta.global.u32 %a, Y; setp.ne.u32 %p1, %a, 1; @%p1 bra END; st.release.gpu.global.u32 Z, 1;",
+                "ld.acquire.gpu.global.u32 %a, Z; setp.ne.u32 %p1, %a, 1; @%p1 bra END; ld.weak.global.u32 %b, X;",
+                "mov.u32 %a, 0;",
+            ],
+        )
+        .in_blocks_of(2)
+        .never(says!(|o| o.a(2) == 1 && o.b(2) == 0))
+        .sometimes(says!(|o| o.a(2) == 1)),
+        // And the other way round, the last step is too narrow.
+        Litmus::new(
+            "WRC by .gpu, then by .cta between blocks",
+            true,
+            &[
+                "st.relaxed.gpu.global.u32 X, 1; st.release.gpu.global.u32 Y, 1;",
+                "mov.u32 %a, 0;",
+                "ld.acquire.gpu.global.u32 %a, Y; fence.acq_rel.cta; st.relaxed.gpu.global.u32 Z, 1;",
+                "mov.u32 %a, 0;",
+                "ld.acquire.gpu.global.u32 %a, Z; ld.relaxed.gpu.global.u32 %b, X;",
+                "mov.u32 %a, 0;",
+            ],
+        )
+        .in_blocks_of(2)
+        .sometimes(says!(|o| o.a(2) == 1 && o.a(4) == 1 && o.b(4) == 0)),
         Litmus::new(
             "WRC with release and acquire",
             true,
@@ -437,7 +581,7 @@ pub(crate) fn causality() -> Vec<Litmus> {
                 "ld.acquire.gpu.global.u32 %a, Y; ld.relaxed.gpu.global.u32 %b, X;",
             ],
         )
-        .never(|o| o.a(1) == 1 && o.a(2) == 1 && o.b(2) == 0),
+        .never(says!(|o| o.a(1) == 1 && o.a(2) == 1 && o.b(2) == 0)),
         Litmus::new(
             "WRC without fences",
             true,
@@ -447,7 +591,7 @@ pub(crate) fn causality() -> Vec<Litmus> {
                 "ld.relaxed.gpu.global.u32 %a, Y; ld.relaxed.gpu.global.u32 %b, X;",
             ],
         )
-        .sometimes(|o| o.a(1) == 1 && o.a(2) == 1 && o.b(2) == 0),
+        .sometimes(says!(|o| o.a(1) == 1 && o.a(2) == 1 && o.b(2) == 0)),
         // Cumulativity: weak data goes on through a second hand-off.
         Litmus::new(
             "ISA2: weak data through two hand-offs",
@@ -458,7 +602,7 @@ pub(crate) fn causality() -> Vec<Litmus> {
                 "ld.acquire.gpu.global.u32 %a, Z; setp.ne.u32 %p1, %a, 1; @%p1 bra END; ld.acquire.gpu.global.u32 %b, Y;",
             ],
         )
-        .never(|o| o.a(1) == 1 && o.a(2) == 1 && o.b(2) == 0),
+        .never(says!(|o| o.a(1) == 1 && o.a(2) == 1 && o.b(2) == 0)),
         // The second hand-off is within a block, the first between blocks: `.cta` does not carry further than itself,
         // but what it carries includes what was acquired before.
         Litmus::new(
@@ -470,7 +614,7 @@ pub(crate) fn causality() -> Vec<Litmus> {
                 "ld.acquire.gpu.global.u32 %a, Z; ld.relaxed.gpu.global.u32 %b, X;",
             ],
         )
-        .sometimes(|o| o.a(1) == 1 && o.a(2) == 1 && o.b(2) == 0),
+        .sometimes(says!(|o| o.a(1) == 1 && o.a(2) == 1 && o.b(2) == 0)),
     ]
 }
 
@@ -478,8 +622,8 @@ pub(crate) fn atomics() -> Vec<Litmus> {
     let add = "atom.relaxed.gpu.global.add.u32 %a, X, 1;";
     vec![
         Litmus::new("add is atomic", true, &[add, add, add])
-            .never(|o| o.x != 3)
-            .never(|o| o.a(0) == o.a(1) || o.a(1) == o.a(2) || o.a(0) == o.a(2)),
+            .never(says!(|o| o.x != 3))
+            .never(says!(|o| o.a(0) == o.a(1) || o.a(1) == o.a(2) || o.a(0) == o.a(2))),
         Litmus::new(
             "one compare-and-swap wins",
             true,
@@ -488,18 +632,18 @@ pub(crate) fn atomics() -> Vec<Litmus> {
                 "atom.relaxed.gpu.global.cas.b32 %a, X, 0, 2;",
             ],
         )
-        .never(|o| o.a(0) == 0 && o.a(1) == 0)
-        .never(|o| o.a(0) != 0 && o.a(1) != 0),
+        .never(says!(|o| o.a(0) == 0 && o.a(1) == 0))
+        .never(says!(|o| o.a(0) != 0 && o.a(1) != 0)),
         // A plain store never comes between the halves of an atomic.
         Litmus::new(
             "a store and an add",
             true,
             &["st.relaxed.gpu.global.u32 X, 10;", add],
         )
-        .never(|o| o.a(1) == 10 && o.x != 11)
-        .never(|o| o.a(1) == 0 && o.x != 10)
-        .sometimes(|o| o.a(1) == 0)
-        .sometimes(|o| o.a(1) == 10),
+        .never(says!(|o| o.a(1) == 10 && o.x != 11))
+        .never(says!(|o| o.a(1) == 0 && o.x != 10))
+        .sometimes(says!(|o| o.a(1) == 0))
+        .sometimes(says!(|o| o.a(1) == 10)),
         // A release sequence: the add of another thread carries the release on.
         Litmus::new(
             "MP through a chain of atomics",
@@ -510,8 +654,8 @@ pub(crate) fn atomics() -> Vec<Litmus> {
                 "ld.acquire.gpu.global.u32 %a, Y; setp.ne.u32 %p1, %a, 2; @%p1 bra END; ld.weak.global.u32 %b, X;",
             ],
         )
-        .never(|o| o.a(2) == 2 && o.b(2) == 0)
-        .sometimes(|o| o.a(2) == 2),
+        .never(says!(|o| o.a(2) == 2 && o.b(2) == 0))
+        .sometimes(says!(|o| o.a(2) == 2)),
         // A plain store breaks it.
         Litmus::new(
             "MP through a store that hides the release",
@@ -522,7 +666,7 @@ pub(crate) fn atomics() -> Vec<Litmus> {
                 "ld.acquire.gpu.global.u32 %a, Y; ld.relaxed.gpu.global.u32 %b, X;",
             ],
         )
-        .sometimes(|o| o.a(1) == 1 && o.a(2) == 2 && o.b(2) == 0),
+        .sometimes(says!(|o| o.a(1) == 1 && o.a(2) == 2 && o.b(2) == 0)),
         // An unqualified atom is relaxed at .gpu scope: it orders nothing (rule O7).
         Litmus::new(
             "MP with an unqualified atom",
@@ -532,7 +676,7 @@ pub(crate) fn atomics() -> Vec<Litmus> {
                 "ld.acquire.gpu.global.u32 %a, Y; ld.relaxed.gpu.global.u32 %b, X;",
             ],
         )
-        .sometimes(|o| o.a(1) == 1 && o.b(1) == 0),
+        .sometimes(says!(|o| o.a(1) == 1 && o.b(1) == 0)),
         Litmus::new(
             "red releases with a fence before it",
             true,
@@ -541,15 +685,54 @@ pub(crate) fn atomics() -> Vec<Litmus> {
                 "ld.acquire.gpu.global.u32 %a, Y; setp.ne.u32 %p1, %a, 1; @%p1 bra END; ld.weak.global.u32 %b, X;",
             ],
         )
-        .never(|o| o.a(1) == 1 && o.b(1) == 0)
-        .sometimes(|o| o.a(1) == 1),
+        .never(says!(|o| o.a(1) == 1 && o.b(1) == 0))
+        .sometimes(says!(|o| o.a(1) == 1)),
+        // A .cta release that another block's atomic carries back into the block.
+        Litmus::new(
+            "a .cta release carried on by another block's atomic",
+            true,
+            &[
+                "st.weak.global.u32 X, 1; fence.acq_rel.cta; st.relaxed.gpu.global.u32 Y, 1;",
+                "ld.acquire.gpu.global.u32 %a, Y; setp.ne.u32 %p1, %a, 2; @%p1 bra END; ld.weak.global.u32 %b, X;",
+                "atom.relaxed.gpu.global.cas.b32 %a, Y, 1, 2;",
+                "mov.u32 %a, 0;",
+            ],
+        )
+        .in_blocks_of(2)
+        .never(says!(|o| o.a(1) == 2 && o.b(1) == 0))
+        .sometimes(says!(|o| o.a(1) == 2)),
+        Litmus::new(
+            "SB with acq_rel exchanges",
+            true,
+            &[
+                "atom.acq_rel.gpu.global.exch.b32 %b, X, 1; ld.relaxed.gpu.global.u32 %a, Y;",
+                "atom.acq_rel.gpu.global.exch.b32 %b, Y, 1; ld.relaxed.gpu.global.u32 %a, X;",
+            ],
+        )
+        .sometimes(says!(|o| o.a(0) == 0 && o.a(1) == 0)),
+        Litmus::new(
+            "a compare-and-swap that fails beside a weak store",
+            true,
+            &["st.weak.global.u32 X, 1;", "atom.relaxed.gpu.global.cas.b32 %a, X, 9, 2;"],
+        )
+        .never(says!(|o| o.x == 2))
+        .reports(OrderFault::Race),
+        Litmus::new(
+            "atomics of blocks with .cta scope",
+            true,
+            &[
+                "atom.relaxed.cta.global.add.u32 %a, X, 1;",
+                "atom.relaxed.cta.global.add.u32 %a, X, 1;",
+            ],
+        )
+        .reports(OrderFault::Scope),
         // A ticket lock protects weak data.
         Litmus::new(
             "a hand-off by tickets",
             true,
             &[HANDOFF, HANDOFF, HANDOFF],
         )
-        .never(|o| o.z != 3),
+        .never(says!(|o| o.z != 3)),
     ]
 }
 
@@ -567,12 +750,12 @@ pub(crate) fn barriers() -> Vec<Litmus> {
     };
     let never_old = |name: &str, between: &str| {
         let [one, two] = around(between);
-        Litmus::new(name, false, &[&one, &two]).never(|o| o.a(1) != 1)
+        Litmus::new(name, false, &[&one, &two]).never(says!(|o| o.a(1) != 1))
     };
     let races = |name: &str, between: &str| {
         let [one, two] = around(between);
         Litmus::new(name, false, &[&one, &two])
-            .sometimes(|o| o.a(1) == 0)
+            .sometimes(says!(|o| o.a(1) == 0))
             .reports(OrderFault::Race)
     };
     vec![
@@ -586,7 +769,7 @@ pub(crate) fn barriers() -> Vec<Litmus> {
                 "barrier.sync 1; ld.weak.global.u32 %a, X;",
             ],
         )
-        .never(|o| o.a(1) != 1),
+        .never(says!(|o| o.a(1) != 1)),
         races("shfl orders nothing", "shfl.sync.idx.b32 %b, %b, 0, 31, 3;"),
         races(
             "vote orders nothing",
@@ -594,6 +777,62 @@ pub(crate) fn barriers() -> Vec<Litmus> {
         ),
         races("match orders nothing", "match.any.sync.b32 %b, %b, 3;"),
         races("redux orders nothing", "redux.sync.add.u32 %b, %b, 3;"),
+        races("elect orders nothing", "elect.sync %b|%p2, 3;"),
+        races("activemask orders nothing", "activemask.b32 %b;"),
+        races("match.all orders nothing", "match.all.sync.b32 %b|%p2, %b, 3;"),
+        // Who arrives and does not wait releases; who waits acquires.
+        Litmus::new(
+            "barrier.arrive orders who arrives before who waits",
+            false,
+            &[
+                "st.weak.global.u32 X, 1; barrier.arrive 1, 64;",
+                "barrier.sync 1, 64; ld.weak.global.u32 %a, X;",
+            ],
+        )
+        .in_warps()
+        .never(says!(|o| o.a(1) != 1)),
+        Litmus::new(
+            "barrier.arrive orders nothing after itself",
+            false,
+            &[
+                "barrier.arrive 1, 64; ld.weak.global.u32 %a, X;",
+                "st.weak.global.u32 X, 1; barrier.sync 1, 64;",
+            ],
+        )
+        .in_warps()
+        .sometimes(says!(|o| o.a(0) == 0))
+        .reports(OrderFault::Race),
+        Litmus::new(
+            "barrier.red orders",
+            false,
+            &[
+                "st.weak.global.u32 X, 1; setp.eq.u32 %p2, %b, 0; barrier.red.popc.u32 %b, 0, %p2;",
+                "setp.eq.u32 %p2, %b, 0; barrier.red.popc.u32 %b, 0, %p2; ld.weak.global.u32 %a, X;",
+            ],
+        )
+        .never(says!(|o| o.a(1) != 1)),
+        Litmus::new(
+            "bar.sync orders shared memory",
+            false,
+            &[
+                "st.shared.u32 [sh], 1; bar.sync 0;",
+                "bar.sync 0; ld.shared.u32 %a, [sh];",
+            ],
+        )
+        .in_warps()
+        .never(says!(|o| o.a(1) != 1)),
+        Litmus::new(
+            "a race in shared memory",
+            false,
+            &["st.shared.u32 [sh], 1;", "ld.shared.u32 %a, [sh];"],
+        )
+        .reports(OrderFault::Race),
+        Litmus::new(
+            "shared atomics and weak loads",
+            false,
+            &["atom.shared.add.u32 %a, [sh], 1;", "ld.shared.u32 %a, [sh];"],
+        )
+        .reports(OrderFault::Race),
         // A barrier of one warp says nothing to another block.
         Litmus::new(
             "no barrier between blocks",
@@ -603,7 +842,7 @@ pub(crate) fn barriers() -> Vec<Litmus> {
                 "barrier.sync 0; ld.weak.global.u32 %a, X;",
             ],
         )
-        .sometimes(|o| o.a(1) == 0)
+        .sometimes(says!(|o| o.a(1) == 0))
         .reports(OrderFault::Race),
     ]
 }
@@ -613,8 +852,8 @@ pub(crate) fn races() -> Vec<Litmus> {
         Litmus::new("two weak stores", true, &["st.global.u32 X, 1;", "st.global.u32 X, 2;"])
             .reports(OrderFault::Race),
         Litmus::new("a weak store and a weak load", false, &["st.global.u32 X, 1;", "ld.global.u32 %a, X;"])
-            .sometimes(|o| o.a(1) == 0)
-            .sometimes(|o| o.a(1) == 1)
+            .sometimes(says!(|o| o.a(1) == 0))
+            .sometimes(says!(|o| o.a(1) == 1))
             .reports(OrderFault::Race),
         Litmus::new("two weak loads", true, &["ld.global.u32 %a, X;", "ld.global.u32 %a, X;"]),
         Litmus::new(
@@ -622,7 +861,7 @@ pub(crate) fn races() -> Vec<Litmus> {
             true,
             &["st.global.u8 X, 1;", "st.global.u8 [%x+1], 1;"],
         )
-        .never(|o| o.x != 0x101),
+        .never(says!(|o| o.x != 0x101)),
         Litmus::new(
             "strong accesses of different sizes",
             true,
@@ -644,7 +883,7 @@ pub(crate) fn races() -> Vec<Litmus> {
                 "ld.acquire.gpu.global.u32 %a, Y; setp.ne.u32 %p1, %a, 1; @%p1 bra END; ld.weak.global.u32 %b, X;",
             ],
         )
-        .never(|o| o.a(1) == 1 && o.b(1) != 0x0102_0904),
+        .never(says!(|o| o.a(1) == 1 && o.b(1) != 0x0102_0904)),
         Litmus::new(
             "strong stores in blocks with .cta scope",
             true,
@@ -656,8 +895,8 @@ pub(crate) fn races() -> Vec<Litmus> {
             false,
             &["st.relaxed.cta.global.u32 X, 1;", "st.relaxed.cta.global.u32 X, 2;"],
         )
-        .sometimes(|o| o.x == 1)
-        .sometimes(|o| o.x == 2),
+        .sometimes(says!(|o| o.x == 1))
+        .sometimes(says!(|o| o.x == 2)),
         Litmus::new(
             "ld.global.nc of what the kernel writes",
             true,
@@ -674,6 +913,25 @@ pub(crate) fn races() -> Vec<Litmus> {
             ],
         )
         .reports(OrderFault::NonCoherent),
+        Litmus::new(
+            "a strong load of the second half of a strong store",
+            true,
+            &["st.relaxed.gpu.global.u64 X, 1;", "ld.relaxed.gpu.global.u32 %a, [%x+4];"],
+        )
+        .reports(OrderFault::MixedSize),
+        Litmus::new(
+            "an atomic of half a strong store",
+            true,
+            &["st.relaxed.gpu.global.u64 X, 1;", "atom.relaxed.gpu.global.add.u32 %a, X, 1;"],
+        )
+        .reports(OrderFault::MixedSize),
+        // Overlaps in part are never morally strong, but who overlaps nothing races with nobody.
+        Litmus::new(
+            "strong stores to two halves",
+            true,
+            &["st.relaxed.gpu.global.u32 X, 1;", "st.relaxed.gpu.global.u32 [%x+4], 2;"],
+        )
+        .never(says!(|o| o.x != 1)),
         Litmus::new("ld.global.nc of what nobody writes", true, &["ld.global.nc.u32 %a, X;", "ret;"]),
     ]
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use warpverbs_sim_bus::{Access, Bus, Space};
 use warpverbs_sim_gpu::{
-    Check, GpuConfig, GpuModel, LaunchShape, LoadError, ModuleId, OrderFault, OrderReport,
-    memory_of,
+    Check, GpuConfig, GpuError, GpuModel, LaunchShape, LoadError, ModuleId, OrderFault,
+    OrderReport, memory_of,
 };
 
 /// Seeds unless the environment says otherwise.
@@ -35,15 +35,38 @@ impl Outcome {
 
 type Holds = fn(&Outcome) -> bool;
 
+/// A condition of an outcome, and its text.
+pub(crate) type Says = (Holds, &'static str);
+
+macro_rules! says {
+    (|$o:ident| $holds:expr) => {
+        (
+            (|$o: &crate::rig::Outcome| $holds) as fn(&crate::rig::Outcome) -> bool,
+            stringify!($holds),
+        )
+    };
+}
+pub(crate) use says;
+
+/// Which threads are in one block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Layout {
+    /// So many each.
+    Blocks(u32),
+    /// All, in one warp.
+    Warp,
+    /// All, each in a warp of its own.
+    Warps,
+}
+
 /// A test.
 pub(crate) struct Litmus {
     pub(crate) name: String,
     /// Each thread's instructions. `X`, `Y`, `Z` are locations, `%a` and `%b` results.
     pub(crate) threads: Vec<String>,
-    /// True if each thread is a block; else all are one warp.
-    pub(crate) blocks: bool,
-    pub(crate) forbidden: Vec<Holds>,
-    pub(crate) seen: Vec<Holds>,
+    pub(crate) layout: Layout,
+    pub(crate) forbidden: Vec<Says>,
+    pub(crate) seen: Vec<Says>,
     /// Faults that are reported under some seed; no others ever are.
     pub(crate) faults: Vec<OrderFault>,
 }
@@ -53,20 +76,35 @@ impl Litmus {
         Self {
             name: name.into(),
             threads: threads.iter().map(|t| (*t).to_owned()).collect(),
-            blocks,
+            layout: if blocks {
+                Layout::Blocks(1)
+            } else {
+                Layout::Warp
+            },
             forbidden: Vec::new(),
             seen: Vec::new(),
             faults: Vec::new(),
         }
     }
 
-    pub(crate) fn never(mut self, holds: Holds) -> Self {
-        self.forbidden.push(holds);
+    /// Threads that stand together in blocks of so many.
+    pub(crate) fn in_blocks_of(mut self, threads: u32) -> Self {
+        self.layout = Layout::Blocks(threads);
         self
     }
 
-    pub(crate) fn sometimes(mut self, holds: Holds) -> Self {
-        self.seen.push(holds);
+    pub(crate) fn in_warps(mut self) -> Self {
+        self.layout = Layout::Warps;
+        self
+    }
+
+    pub(crate) fn never(mut self, says: Says) -> Self {
+        self.forbidden.push(says);
+        self
+    }
+
+    pub(crate) fn sometimes(mut self, says: Says) -> Self {
+        self.seen.push(says);
         self
     }
 
@@ -76,7 +114,7 @@ impl Litmus {
     }
 
     /// The kernel.
-    fn ptx(&self) -> String {
+    pub(crate) fn ptx(&self) -> String {
         let mut text = String::from(
             ".version 8.6\n.target sm_90\n.address_size 64\n\
              .visible .entry k(.param .u64 p_data, .param .u64 p_out)\n{\n\
@@ -84,13 +122,21 @@ impl Litmus {
              .reg .b32 %a;\n.reg .b32 %b;\n.reg .b64 %x;\n.reg .b64 %y;\n.reg .b64 %z;\n.reg .b64 %out;\n\
              ld.param.u64 %x, [p_data];\nld.param.u64 %out, [p_out];\n",
         );
+        text = text.replace(".reg .pred", ".shared .align 8 .b8 sh[64];\n.reg .pred");
         text += &format!("add.u64 %y, %x, {APART};\nadd.u64 %z, %y, {APART};\n");
         text += "mov.u32 %a, 0;\nmov.u32 %b, 0;\nmov.u32 %r0, %ctaid.x;\nmov.u32 %r1, %ntid.x;\n\
                  mov.u32 %r2, %tid.x;\nmad.lo.u32 %r0, %r0, %r1, %r2;\n";
+        if self.layout == Layout::Warps {
+            // The first lane of each warp is a thread of the test.
+            text += "and.b32 %r1, %r0, 31;\nshr.u32 %r0, %r0, 5;\nsetp.ne.u32 %p0, %r1, 0;\n@%p0 bra LANE;\n";
+        }
         for thread in 0..self.threads.len() {
             text += &format!("setp.eq.u32 %p0, %r0, {thread};\n@%p0 bra T{thread};\n");
         }
         text += "ret;\n";
+        if self.layout == Layout::Warps {
+            text += "LANE:\nret;\n";
+        }
         for (number, body) in self.threads.iter().enumerate() {
             let body = body
                 .replace('X', "[%x]")
@@ -107,7 +153,22 @@ impl Litmus {
         text
     }
 
-    fn run(&self, ptx: &str, seed: u64) -> (Outcome, Vec<OrderReport>) {
+    pub(crate) fn run(&self, ptx: &str, seed: u64) -> (Outcome, Vec<OrderReport>) {
+        let (outcome, reports, _) = self.run_counted(ptx, seed);
+        (outcome, reports)
+    }
+
+    /// The same, with how many reports were not kept.
+    pub(crate) fn run_counted(&self, ptx: &str, seed: u64) -> (Outcome, Vec<OrderReport>, u64) {
+        let ran = self.try_run(ptx, seed);
+        ran.unwrap_or_else(|error| panic!("{} seed {seed}: {error}", self.name))
+    }
+
+    pub(crate) fn try_run(
+        &self,
+        ptx: &str,
+        seed: u64,
+    ) -> Result<(Outcome, Vec<OrderReport>, u64), GpuError> {
         let config = GpuConfig {
             seed,
             check: Check::Strict,
@@ -133,9 +194,17 @@ impl Litmus {
             .unwrap_or_else(|e| panic!("{}: {e}", self.name));
         let kernel = gpu.kernel(module, "k").unwrap();
         let stream = gpu.create_stream().unwrap();
+        let in_block = match self.layout {
+            Layout::Blocks(threads) => threads,
+            Layout::Warp | Layout::Warps => threads,
+        };
         let shape = LaunchShape {
-            grid: [if self.blocks { threads } else { 1 }, 1, 1],
-            block: [if self.blocks { 1 } else { threads }, 1, 1],
+            grid: [threads / in_block, 1, 1],
+            block: [
+                in_block * if self.layout == Layout::Warps { 32 } else { 1 },
+                1,
+                1,
+            ],
             shared_bytes: 0,
             cooperative: false,
         };
@@ -145,7 +214,7 @@ impl Litmus {
             match gpu.advance(10_000) {
                 Ok(advance) if advance.idle => break,
                 Ok(_) => {}
-                Err(error) => panic!("{} seed {seed}: {error}", self.name),
+                Err(error) => return Err(error),
             }
         }
         assert!(gpu.stream_done(stream).unwrap());
@@ -166,7 +235,8 @@ impl Litmus {
             y: word(data + APART),
             z: word(data + 2 * APART),
         };
-        (outcome, gpu.take_order_reports())
+        let left_out = gpu.order_reports_left_out();
+        Ok((outcome, gpu.take_order_reports(), left_out))
     }
 }
 
@@ -175,11 +245,22 @@ pub(crate) fn seeds() -> u64 {
     wanted.ok().and_then(|n| n.parse().ok()).unwrap_or(SEEDS)
 }
 
+/// What a test showed: of so many seeds, how many showed each outcome and gave each report.
+pub(crate) struct Shown {
+    pub(crate) forbidden: Vec<u64>,
+    pub(crate) seen: Vec<u64>,
+    pub(crate) faults: Vec<u64>,
+}
+
 /// Runs a test under all seeds.
-pub(crate) fn check(test: &Litmus) -> Result<(), String> {
+pub(crate) fn check(test: &Litmus) -> Result<Shown, String> {
     let ptx = test.ptx();
     let mut outcomes = BTreeSet::new();
-    let mut faults = BTreeSet::new();
+    let mut shown = Shown {
+        forbidden: vec![0; test.forbidden.len()],
+        seen: vec![0; test.seen.len()],
+        faults: vec![0; test.faults.len()],
+    };
     for seed in 1..=seeds() {
         let (outcome, reports) = test.run(&ptx, seed);
         for report in &reports {
@@ -187,23 +268,42 @@ pub(crate) fn check(test: &Litmus) -> Result<(), String> {
                 return Err(format!("{} seed {seed}: reported {report}", test.name));
             }
         }
-        faults.extend(reports.iter().map(|r| r.kind));
-        if test.forbidden.iter().any(|holds| holds(&outcome)) {
-            return Err(format!("{} seed {seed}: forbidden {outcome:?}", test.name));
+        for (fault, count) in test.faults.iter().zip(&mut shown.faults) {
+            *count += u64::from(reports.iter().any(|report| report.kind == *fault));
+        }
+        for ((holds, says), count) in test.forbidden.iter().zip(&mut shown.forbidden) {
+            if holds(&outcome) {
+                *count += 1;
+                return Err(format!(
+                    "{} seed {seed}: forbidden {says}: {outcome:?}",
+                    test.name
+                ));
+            }
+        }
+        for ((holds, _), count) in test.seen.iter().zip(&mut shown.seen) {
+            *count += u64::from(holds(&outcome));
         }
         outcomes.insert(outcome);
     }
-    for (number, holds) in test.seen.iter().enumerate() {
-        if !outcomes.iter().any(holds) {
-            return Err(format!(
-                "{}: outcome {number} was not seen; seen: {outcomes:?}",
-                test.name
-            ));
-        }
+    if let Some(((_, says), _)) = test
+        .seen
+        .iter()
+        .zip(&shown.seen)
+        .find(|(_, count)| **count == 0)
+    {
+        return Err(format!(
+            "{}: {says} was not seen; seen: {outcomes:?}",
+            test.name
+        ));
     }
-    match test.faults.iter().find(|fault| !faults.contains(fault)) {
-        Some(fault) => Err(format!("{}: {fault} was not reported", test.name)),
-        None => Ok(()),
+    match test
+        .faults
+        .iter()
+        .zip(&shown.faults)
+        .find(|(_, count)| **count == 0)
+    {
+        Some((fault, _)) => Err(format!("{}: {fault} was not reported", test.name)),
+        None => Ok(shown),
     }
 }
 

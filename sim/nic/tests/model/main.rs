@@ -350,7 +350,7 @@ fn cases() -> ProptestConfig {
     let cases = std::env::var("MODEL_CASES")
         .ok()
         .and_then(|text| text.parse().ok());
-    ProptestConfig::with_cases(cases.unwrap_or(250))
+    ProptestConfig::with_cases(cases.unwrap_or(1000))
 }
 
 proptest! {

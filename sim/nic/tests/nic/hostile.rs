@@ -90,7 +90,7 @@ const COMMANDS: [(u16, usize); 38] = [
 ];
 
 /// Steps after which the NIC is left alone: retries that never end are legal.
-const STEPS: u64 = 20_000;
+const STEPS: u64 = 3_000;
 /// Actions of one run.
 const ACTIONS: usize = 48;
 

@@ -254,7 +254,7 @@ fn the_other_process() {
         match command {
             Some("connect") => {
                 let (qpn, rkey, iova) = (number() as u32, number() as u32, number());
-                end.connect(1, qpn, 14);
+                end.connect(1, qpn, 15);
                 there = Some(Address { qpn, rkey, iova });
                 println!("\npeer: connected");
             }
@@ -319,7 +319,7 @@ fn processes_reach_each_other_over_a_socket() {
         let folder = Folder::new(name);
         let wire = Wire::new(plan, 1);
         let mut end = End::new(1, 1);
-        let mut peer = Peer::start(&end, &folder.0, &wire, 14);
+        let mut peer = Peer::start(&end, &folder.0, &wire, 15);
         let here = pattern(SIZE as usize, 1);
         let mut there = pattern(SIZE as usize, 2);
         there[COUNTER as usize..][..8].copy_from_slice(&0u64.to_le_bytes());
@@ -421,12 +421,13 @@ fn a_process_that_is_killed_exhausts_the_retries() {
     let folder = Folder::new("killed");
     let wire = Wire::new(CablePlan::default(), 1);
     let mut end = End::new(1, 1);
-    // 4 ms: eight of them are over soon.
-    let mut peer = Peer::start(&end, &folder.0, &wire, 10);
+    // 0.27 s: eight of them are longer than a peer that lives is ever kept from answering.
+    let mut peer = Peer::start(&end, &folder.0, &wire, 16);
     let (rig, mr) = (&end.rig, end.mr);
     end.qp.write(rig, mr.piece(0, 4096), peer.piece(0, 4096));
     end.qp.ring(rig);
     end.success();
+    let before = end.rig.nic().stats().timeouts;
     peer.process.kill().unwrap();
     peer.process.wait().unwrap();
     let (rig, mr) = (&end.rig, end.mr);
@@ -455,7 +456,7 @@ fn a_process_that_is_killed_exhausts_the_retries() {
         (CqeOpcode::ResponderError, 0x05)
     );
     assert_eq!(end.rig.state(end.qp.qpn), QpState::Err);
-    assert_eq!(end.rig.nic().stats().timeouts, 7);
+    assert_eq!(end.rig.nic().stats().timeouts - before, 7);
     // The NIC lives: its QP can be reset and destroyed.
     end.rig.to_reset(end.qp.qpn);
     assert_eq!(end.rig.state(end.qp.qpn), QpState::Rst);

@@ -653,6 +653,16 @@ fn receive_indices_start_anywhere() {
                 }
                 assert_eq!(far.read(mr.addr + u64::from(n) * 64, 9), [n + 1; 9]);
             }
+            // 20 posted, 20 used, as the commands tell.
+            let end = first_index as u32;
+            let counters = if shared {
+                let wq = far.command(query_rmp::In { rmpn }).unwrap().context.wq;
+                (wq.hw_counter, wq.sw_counter)
+            } else {
+                let context = far.query_qp(b.qpn);
+                (context.hw_rq_counter, context.sw_rq_counter)
+            };
+            assert_eq!(counters, (end.wrapping_add(20), end.wrapping_add(20)));
         }
         far.assert_no_findings();
     }

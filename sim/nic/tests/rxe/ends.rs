@@ -35,6 +35,8 @@ pub(crate) struct Ends {
     pub(crate) cq: TestCq,
     pub(crate) mr: TestMr,
     pub(crate) guest_mr: GuestMr,
+    /// QPs in RST: memory of these tests is never free again.
+    spare: Vec<(TestQp, TestRq)>,
     _stepper: Stepper,
 }
 
@@ -122,6 +124,7 @@ impl Ends {
         };
         Self {
             _stepper: Stepper::start(&rig),
+            spare: vec![],
             rig,
             wire,
             vm,
@@ -133,7 +136,12 @@ impl Ends {
 
     /// A new connection. `rnr_retry` is both ends'.
     pub(crate) fn pair(&mut self, mtu: u32, rnr_retry: u8) -> Pair {
-        let (qp, rq) = self.rig.qp_with_receives(&self.cq, 7);
+        let (mut qp, mut rq) = match self.spare.pop() {
+            Some(spare) => spare,
+            None => self.rig.qp_with_receives(&self.cq, 7),
+        };
+        (qp.next, rq.next) = (0, 0);
+        self.rig.write(qp.dbr, &[0; 8]);
         let [guest] = self.vm.numbers("qp");
         let guest = guest as u32;
         let mut request = self.rig.rst2init(qp.qpn);
@@ -249,6 +257,7 @@ impl Ends {
     pub(crate) fn part(&mut self, pair: Pair) {
         self.vm.ask(&format!("destroy {}", pair.guest));
         self.rig.to_reset(pair.qp.qpn);
+        self.spare.push((pair.qp, pair.rq));
     }
 }
 
