@@ -69,6 +69,13 @@ pub(crate) struct Effort {
     pub ending: Ending,
 }
 
+impl Effort {
+    /// The host stops the run before it begins, and threads learn of that in their own time: some at their DUMP only.
+    fn stops_at_once(&self) -> bool {
+        self.ending == Ending::DumpStalled && self.seed.is_multiple_of(3)
+    }
+}
+
 /// The module to run, made for a GPU.
 pub(crate) type Code<'a> = &'a dyn Fn(&GpuContext) -> Result<String>;
 
@@ -160,13 +167,18 @@ impl Mode {
         // Now and then a crowd, of which many wait for their last operation at the same time.
         let crowded = self.sharing == Sharing::Gpu && effort.seed % 4 == 2;
         let (threads, qps) = match self.sharing {
+            Sharing::Exclusive if effort.stops_at_once() => (8, 8),
             Sharing::Exclusive => (2, 2),
             Sharing::Gpu if crowded => (24, 2),
             Sharing::Gpu => (6, 2),
         };
         let full = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         // With two WQEBBs there is room for one WQE: every post waits for the one before.
-        let depth = [8, 2, 4][(effort.seed % 3) as usize];
+        let depth = if effort.stops_at_once() {
+            128
+        } else {
+            [8, 2, 4][(effort.seed % 3) as usize]
+        };
         Options {
             seed: effort.seed,
             scheduler: effort.scheduler,
@@ -198,11 +210,11 @@ impl Mode {
                 // Long enough for the host to find it running.
                 Ending::Stopped => 12 * effort.iters,
                 // Some end in the wait for their last operation, some in one for room.
-                Ending::Stalled if effort.seed % 2 == 0 => u64::from(depth) / 4,
+                Ending::Stalled if effort.seed.is_multiple_of(2) => u64::from(depth) / 4,
                 Ending::RefusedLast if self.sharing == Sharing::Gpu => 1,
                 Ending::RefusedLast => 3.min(u64::from(depth) - 1),
                 // The DUMP has a 64th index, at which a post looks at the host's stop word (O10).
-                Ending::DumpStalled if effort.seed % 2 == 0 => 64,
+                Ending::DumpStalled if effort.stops_at_once() => 64,
                 Ending::DumpFailed | Ending::DumpStalled => 3,
                 _ => effort.iters,
             }
@@ -221,7 +233,7 @@ impl Mode {
             write_ordering: match effort.ending {
                 Ending::DumpFailed | Ending::DumpStalled => WriteOrdering::None,
                 // Reads whose data is visible with their completion, and others.
-                _ if effort.seed % 2 == 0 => WriteOrdering::None,
+                _ if effort.seed.is_multiple_of(2) => WriteOrdering::None,
                 _ => WriteOrdering::Owner,
             },
             wait_deadline: match effort.ending {
@@ -327,7 +339,11 @@ impl Mode {
         };
         let pd = |end: usize| if lossy { &pds[end] } else { &pds[0] };
         // Now and then a message of one byte, which is its sequence number.
-        let size = if effort.seed % 2 == 0 { 1 } else { SIZE };
+        let size = if effort.seed.is_multiple_of(2) {
+            1
+        } else {
+            SIZE
+        };
         let mr = |end: usize, n: u64| {
             let over = (n + 1) * SIZE;
             Mr::register_range(pd(end), &memory, over - size..over, access)
@@ -338,7 +354,7 @@ impl Mode {
         if effort.ending == Ending::Stalled {
             // One end runs out of room, and the other waits for its message; or both wait for the completion of their last.
             stall(&world, 0, |cq| {
-                effort.seed % 4 == 0 || cq as u64 == effort.seed / 2 % 2
+                effort.seed.is_multiple_of(4) || cq as u64 == effort.seed / 2 % 2
             });
         }
         let ends = [
@@ -464,7 +480,12 @@ fn finish(run: &mut Run, effort: Effort) -> Result<RunReport> {
         effort.ending,
         Ending::Stopped | Ending::Stalled | Ending::DumpStalled
     ) {
-        for _ in 0..effort.seed % 3 {
+        let looks = if effort.stops_at_once() {
+            0
+        } else {
+            effort.seed % 3
+        };
+        for _ in 0..looks {
             run.is_finished()?;
         }
         run.stop()?;

@@ -18,7 +18,7 @@ pub(crate) fn reached(ptx: &str, mode: &Mode, ending: Ending, seeds: u64) -> Vec
     for seed in 1..=seeds {
         let effort = Effort {
             iters: crate::ITERS,
-            check: Check::Fast,
+            check: Check::Strict,
             scheduler: crate::SCHEDULERS[seed as usize % 2],
             seed,
             ending,
@@ -55,7 +55,9 @@ fn instrumented(ptx: &str, kernel: &str, all: &[Place], base: u64) -> String {
         }
         if let Some((n, _)) = places.next_if(|(_, place)| place.line == line) {
             let addr = base + 4 * n as u64;
-            out += &format!("mov.b64 %hit_at, {addr};\nst.global.b32 [%hit_at], %hit_one;\n");
+            out += &format!(
+                "mov.b64 %hit_at, {addr};\nst.relaxed.sys.global.b32 [%hit_at], %hit_one;\n"
+            );
         }
         out += text;
         out.push('\n');
