@@ -198,7 +198,7 @@ impl Mode {
                 // Long enough for the host to find it running.
                 Ending::Stopped => 12 * effort.iters,
                 // Some end in the wait for their last operation, some in one for room.
-                Ending::Stalled if effort.seed % 2 == 0 => u64::from(depth) / 4,
+                Ending::Stalled if effort.seed.is_multiple_of(2) => u64::from(depth) / 4,
                 Ending::RefusedLast if self.sharing == Sharing::Gpu => 1,
                 Ending::RefusedLast => 3.min(u64::from(depth) - 1),
                 Ending::DumpFailed | Ending::DumpStalled => 3,
@@ -219,7 +219,7 @@ impl Mode {
             write_ordering: match effort.ending {
                 Ending::DumpFailed | Ending::DumpStalled => WriteOrdering::None,
                 // Reads whose data is visible with their completion, and others.
-                _ if effort.seed % 2 == 0 => WriteOrdering::None,
+                _ if effort.seed.is_multiple_of(2) => WriteOrdering::None,
                 _ => WriteOrdering::Owner,
             },
             wait_deadline: match effort.ending {
@@ -333,7 +333,7 @@ impl Mode {
         if effort.ending == Ending::Stalled {
             // One end runs out of room, and the other waits for its message; or both wait for the completion of their last.
             stall(&world, 0, |cq| {
-                effort.seed % 4 == 0 || cq as u64 == effort.seed / 2 % 2
+                effort.seed.is_multiple_of(4) || cq as u64 == effort.seed / 2 % 2
             });
         }
         let ends = [
