@@ -188,10 +188,11 @@ mod tests {
     fn a_page_that_was_given_back_is_used_again_without_what_came_late() {
         let registers = Registers::default();
         let addr = registers.map(1);
-        let Backing::Own(page) = &registers.pages().used[0].page else {
-            panic!("it is the NICs' own");
+        // The lock ends with the statement.
+        let page = match &registers.pages().used[0].page {
+            Backing::Own(page) => page.clone(),
+            Backing::Given(_) => panic!("it is the NICs' own"),
         };
-        let page = page.clone();
         registers.unmap(1);
         assert!(!registers.has(addr));
         page.0[REGISTER / 8].store(3, Ordering::Relaxed);
