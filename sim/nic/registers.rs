@@ -188,10 +188,10 @@ mod tests {
     fn a_page_that_was_given_back_is_used_again_without_what_came_late() {
         let registers = Registers::default();
         let addr = registers.map(1);
-        // The lock is held for this statement alone.
+        // The lock ends with the statement.
         let page = match &registers.pages().used[0].page {
             Backing::Own(page) => page.clone(),
-            _ => panic!("it is the NICs' own"),
+            Backing::Given(_) => panic!("it is the NICs' own"),
         };
         registers.unmap(1);
         assert!(!registers.has(addr));

@@ -14,9 +14,9 @@
 //! looked for in this order (see [`Toolchain::find`]):
 //!
 //! 1. the compiler that the environment variable `WARPVERBS_PTX_RUSTC` names,
-//! 2. rustup's nightly, with the component `rust-src`,
-//! 3. `rustc` on the search path, with `core` for the target, as sources or compiled,
-//! 4. Debian's `rustc-web` with `rust-web-src`.
+//! 2. `rustc` on the search path, with `core` for the target, as sources or compiled,
+//! 3. Debian's `rustc-web` with `rust-web-src`,
+//! 4. rustup's nightly, with the component `rust-src`: last, since it is another compiler every day.
 //!
 //! This crate has no dependencies.
 

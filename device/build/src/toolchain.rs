@@ -56,11 +56,12 @@ impl Toolchain {
                     .filter(|path| !path.is_empty())
                     .map(|path| Ok(path.into()))
             }),
-            ("rustup's nightly", || Some(rustup_nightly())),
             ("rustc", || Some(Ok(PathBuf::from("rustc")))),
             ("Debian's /usr/bin/rustc", || {
                 Some(Ok(PathBuf::from("/usr/bin/rustc")))
             }),
+            // Last: it is another compiler every day.
+            ("rustup's nightly", || Some(rustup_nightly())),
         ];
         let mut rejected = Vec::new();
         for (candidate, locate) in candidates {
