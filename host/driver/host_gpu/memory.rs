@@ -34,7 +34,16 @@ struct Allocation {
     kind: Kind,
     /// Bytes that were asked for.
     len: u64,
+    block: Block,
+}
+
+/// What the allocator gave. It gives zeroes without touching them if it need not align them: so there is room to do that here.
+#[derive(Clone, Copy)]
+struct Block {
+    start: usize,
     layout: Layout,
+    /// Bytes in use, from the first aligned one on.
+    used: u64,
 }
 
 /// The allocations, by address.
@@ -42,7 +51,7 @@ pub(super) struct Memory {
     bus: Arc<Bus>,
     live: BTreeMap<u64, Allocation>,
     /// Freed, but still open to a NIC's DMA or in a dmabuf when that was last looked at.
-    kept: Vec<(u64, Layout)>,
+    kept: Vec<(u64, Block)>,
     /// Windows onto what is live: every copy goes through them.
     windows: HostWindows,
 }
@@ -75,38 +84,46 @@ impl Memory {
                 text,
             ));
         }
-        let layout = usize::try_from(len)
+        let (used, layout) = usize::try_from(len)
             .ok()
             .and_then(|len| len.checked_next_multiple_of(align))
-            .and_then(|size| Layout::from_size_align(size, align).ok())
+            .and_then(|used| Some((used, used.checked_add(align)?)))
+            .and_then(|(used, size)| Some((used, Layout::from_size_align(size, 8).ok()?)))
             .ok_or_else(exhausted)?;
-        // SAFETY: `alloc_zeroed` demands a layout of more than 0 bytes: `len` is not 0.
+        // SAFETY: `alloc_zeroed` demands a layout of more than 0 bytes: it has `align` at least.
         let start = unsafe { alloc_zeroed(layout) };
         if start.is_null() {
             return Err(exhausted());
         }
-        let addr = start.expose_provenance() as u64;
+        let start = start.expose_provenance();
+        let block = Block {
+            start,
+            layout,
+            used: used as u64,
+        };
+        // The layout has room for it.
+        let addr = start.next_multiple_of(align) as u64;
         // SAFETY: `HostWindows::open` demands that until it is closed
         // - the range stays allocated, readable and writable: `free` closes the window first;
         // - nothing holds a Rust reference to its bytes, and other threads access them atomically or not while a copy is
         //   made: addresses are all that leaves this file, kernels are the callers' (`Gpu::launch`), NICs' DMA is atomic.
-        unsafe { self.windows.open(addr, layout.size() as u64) };
-        self.live.insert(addr, Allocation { kind, len, layout });
+        unsafe { self.windows.open(addr, block.used) };
+        self.live.insert(addr, Allocation { kind, len, block });
         Ok(addr)
     }
 
     /// Frees an allocation.
     pub(super) fn free(&mut self, call: &'static str, kind: Kind, addr: u64) -> Result<()> {
-        let layout = match self.live.get(&addr) {
-            Some(found) if found.kind == kind => found.layout,
+        let block = match self.live.get(&addr) {
+            Some(found) if found.kind == kind => found.block,
             _ => {
                 let text = format!("{addr:#x} is no {kind:?} memory of this GPU");
                 return Err(DriverError::new(call, DriverErrorKind::NotFound, text));
             }
         };
         self.live.remove(&addr);
-        self.windows.close(addr, layout.size() as u64);
-        self.kept.push((addr, layout));
+        self.windows.close(addr, block.used);
+        self.kept.push((addr, block));
         self.give_back();
         Ok(())
     }
@@ -114,15 +131,14 @@ impl Memory {
     /// Returns what was freed to the process, as far as no NIC reaches it: as a dmabuf does, a registration keeps memory.
     fn give_back(&mut self) {
         let bus = self.bus.lock();
-        self.kept.retain(|(addr, layout)| {
-            let len = layout.size() as u64;
-            if bus.host.overlaps(*addr, len) || bus.dmabufs.overlaps(*addr, len) {
+        self.kept.retain(|(addr, block)| {
+            if bus.host.overlaps(*addr, block.used) || bus.dmabufs.overlaps(*addr, block.used) {
                 return true;
             }
             // SAFETY: `dealloc` demands
             // - a block that this allocator gave: `alloc` got it there, and took only allocations that were live, each once;
             // - the layout it was allocated with: kept beside it.
-            unsafe { dealloc(*addr as usize as *mut u8, *layout) };
+            unsafe { dealloc(block.start as *mut u8, block.layout) };
             false
         });
     }
@@ -177,8 +193,8 @@ impl Drop for Memory {
     /// What is still allocated goes too, unless a NIC reaches it: that is never given back.
     fn drop(&mut self) {
         for (addr, found) in std::mem::take(&mut self.live) {
-            self.windows.close(addr, found.layout.size() as u64);
-            self.kept.push((addr, found.layout));
+            self.windows.close(addr, found.block.used);
+            self.kept.push((addr, found.block));
         }
         self.give_back();
         if !self.kept.is_empty() {

@@ -112,6 +112,12 @@ impl Side {
     }
 }
 
+/// Who read a write: the first epoch in which each slot did, by slot. Boxed by its owner, as most writes have none.
+#[derive(Clone, Debug, Default)]
+struct Readers {
+    by_slot: Vec<(u32, u32)>,
+}
+
 /// A write, as the history of a cell keeps it.
 #[derive(Clone, Debug)]
 pub(super) struct Message {
@@ -125,8 +131,8 @@ pub(super) struct Message {
     pub(super) releases: Carried,
     /// The write half of an atomic: nothing comes between it and the message before it (PTX ISA, "Atomicity").
     pub(super) atomic: bool,
-    /// First epoch in which each slot read it, by slot; `None` until someone does who did not know it.
-    readers: Option<Box<Vec<(u32, u32)>>>,
+    /// `None` until someone reads it who did not know it.
+    readers: Option<Box<Readers>>,
 }
 
 impl Message {
@@ -165,7 +171,7 @@ impl Message {
         if self.side.is_before(known) {
             return true;
         }
-        let Some(readers) = &self.readers else {
+        let Some(Readers { by_slot: readers }) = self.readers.as_deref() else {
             return false;
         };
         // Mostly whoever asks has read it before.
@@ -179,7 +185,7 @@ impl Message {
     }
 
     pub(super) fn note_reader(&mut self, slot: u32, epoch: u32) {
-        let readers = self.readers.get_or_insert_default();
+        let readers = &mut self.readers.get_or_insert_default().by_slot;
         if let Err(at) = readers.binary_search_by_key(&slot, |r| r.0) {
             readers.insert(at, (slot, epoch));
         }
