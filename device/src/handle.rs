@@ -190,14 +190,14 @@ impl<W: Scope> Handle<W> {
         unsafe { W::max_relaxed::<COMPLETED>(self.at, completed) }
     }
 
-    /// CQ consumer index.
+    /// CQ consumer index. Acquire: the CQE that is there is not loaded as it was two laps ago, when its owner bit was the same.
     #[inline(always)]
     pub(crate) fn consumer(&self) -> u64 {
         // SAFETY: `load`'s contract; a word of the handle.
-        unsafe { W::load_relaxed::<CONSUMER>(self.at) }
+        unsafe { W::load_acquire::<CONSUMER>(self.at) }
     }
 
-    /// Advances the CQ consumer index.
+    /// Advances the CQ consumer index. Relaxed, as [`Self::publish_completed`] is, behind the same fence.
     #[inline(always)]
     pub(crate) fn publish_consumer(&self, consumer: u64) {
         // SAFETY: `load`'s contract; a word of the handle.

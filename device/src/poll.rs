@@ -25,8 +25,13 @@
 //!
 //! # Rings
 //!
-//! The CQE of consumer index `c` is valid if its opcode is and its owner bit is that of `c`'s lap. Pollers of
-//! a shared queue may read the same CQE; publishing by maximum makes that harmless. One whose `c` is old by
+//! The CQE of consumer index `c` is valid if its opcode is and its owner bit is that of `c`'s lap. The owner bit tells a lap from
+//! the one before, not from the one before that. So `c` is acquired: whoever published it had read the CQE of `c - 1`, which
+//! the NIC wrote behind the one that was in `c`'s slot a lap ago; that one or a later one is seen. (By a relaxed load, a
+//! thread that others got far ahead of could pair a new `c` with a CQE of two laps ago, whose index is below `k0`: 2^16 too much
+//! would count as completed.)
+//!
+//! Pollers of a shared queue may read the same CQE; publishing by maximum makes that harmless. One whose `c` is old by
 //! whole laps may even take a later CQE for `c`'s: what that CQE says is true all the same, and `c + 1`
 //! advances nothing. A CQE is never overwritten before it was consumed: the completed index covers at most
 //! the CQE at the consumer index, so at most `capacity + 1` CQEs can follow it, and the ring holds more than

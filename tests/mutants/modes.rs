@@ -44,10 +44,12 @@ pub(crate) enum Ending {
     DumpStalled,
     /// With an error after some success: packets get lost, an answer of the other end for one, until a QP gives up.
     Lossy,
+    /// As [`Self::Done`], by many blocks of which few run at a time: each that begins finds others many laps ahead, knowing of none.
+    Relay,
 }
 
 impl Ending {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::Done,
         Self::Refused,
         Self::RefusedLast,
@@ -56,6 +58,7 @@ impl Ending {
         Self::DumpFailed,
         Self::DumpStalled,
         Self::Lossy,
+        Self::Relay,
     ];
 }
 
@@ -148,6 +151,8 @@ impl Mode {
             Ending::Lossy => self.is_latency(),
             Ending::DumpFailed | Ending::DumpStalled => self.kernel == "wv_read_bw",
             Ending::RefusedLast => !self.is_latency(),
+            // Only a ring has laps, and only who shares it can be behind.
+            Ending::Relay => self.sharing == Sharing::Gpu && self.cq == CqForm::Ring,
             _ => true,
         };
         Ending::ALL.into_iter().filter(fits).collect()
@@ -165,10 +170,12 @@ impl Mode {
 
     fn options(&self, effort: Effort) -> Options {
         // Now and then a crowd, of which many wait for their last operation at the same time.
-        let crowded = self.sharing == Sharing::Gpu && effort.seed % 4 == 2;
+        let relay = effort.ending == Ending::Relay;
+        let crowded = self.sharing == Sharing::Gpu && effort.seed % 4 == 2 && !relay;
         let (threads, qps) = match self.sharing {
             Sharing::Exclusive if effort.stops_at_once() => (8, 8),
             Sharing::Exclusive => (2, 2),
+            Sharing::Gpu if relay => (96, 2),
             Sharing::Gpu if crowded => (24, 2),
             Sharing::Gpu => (6, 2),
         };
@@ -176,6 +183,8 @@ impl Mode {
         // With two WQEBBs there is room for one WQE: every post waits for the one before.
         let depth = if effort.stops_at_once() {
             128
+        } else if relay {
+            2
         } else {
             [8, 2, 4][(effort.seed % 3) as usize]
         };
@@ -199,6 +208,9 @@ impl Mode {
                 2
             } else if crowded {
                 12
+            } else if relay {
+                // Few blocks get far ahead of who begins; of many, some are far ahead of who waits.
+                [2, 12][(effort.seed / 2 % 2) as usize]
             } else {
                 1 + (effort.seed % 3) as u32
             }),
@@ -216,6 +228,7 @@ impl Mode {
                 // The DUMP has a 64th index, at which a post looks at the host's stop word (O10).
                 Ending::DumpStalled if effort.stops_at_once() => 64,
                 Ending::DumpFailed | Ending::DumpStalled => 3,
+                Ending::Relay => u64::from(SLOTS),
                 _ => effort.iters,
             }
             .div_ceil(if crowded { 8 } else { 1 })
@@ -279,7 +292,7 @@ impl Mode {
         let report = finish(&mut run, effort)?;
         bench.world.with_nic(|nic| nic.heal());
         // What has been done must be here, and that is judged too.
-        let early = (effort.ending == Ending::Done)
+        let early = matches!(effort.ending, Ending::Done | Ending::Relay)
             .then(|| bench.target.to_vec())
             .transpose()?;
         let dumps = if options.write_ordering == WriteOrdering::None && self.kernel == "wv_read_bw"
@@ -409,7 +422,7 @@ impl Mode {
         }
         let errors = report.threads.iter().filter_map(|thread| thread.error);
         match effort.ending {
-            Ending::Done => {
+            Ending::Done | Ending::Relay => {
                 if let Err(error) = report.check() {
                     return Some(error.to_string());
                 }

@@ -91,6 +91,14 @@ impl Mutant {
     }
 }
 
+/// A module in which every thread is held for a while in front of a place. That changes no order: hardware may do it.
+pub(crate) fn held(ptx: &str, place: &Place) -> String {
+    const HOLD: &str = "nanosleep.u32 1000;";
+    let mut lines: Vec<&str> = ptx.lines().collect();
+    lines.insert(place.line, HOLD);
+    lines.join("\n")
+}
+
 /// All places of a kernel, in the order of their lines.
 pub(crate) fn places(ptx: &str, kernel: &str) -> Vec<Place> {
     let accesses: Vec<(usize, &str)> = body(ptx, kernel)

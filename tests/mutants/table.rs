@@ -16,7 +16,8 @@ const UNREACHED: &str = "
 
 The compiler expands a wait for room in each post. An end of the latency kernel has no more than one message outstanding, and the
 owner of a queue posts the DUMP (O14) when all its reads have completed, so that these posts always have room. And a post looks at the
-host's stop word at a 64th index, which few DUMPs have: in some modes none did here (the same source is found in every other post).
+host's stop word at a 64th index, which few DUMPs have: in some modes none of a run that is
+stopped did here (the same source is found in every other post).
 
 ";
 

@@ -17,7 +17,7 @@ use warpverbs::driver::sim::{Check, Scheduler};
 use modes::{Effort, Ending, Mode};
 
 /// Seeds unless the environment says otherwise, and in the full form.
-const SEEDS: u64 = 20;
+const SEEDS: u64 = 200;
 const FULL: u64 = 2_000;
 /// Operations of a thread: more than a queue of eight has room for.
 const ITERS: u64 = 10;
