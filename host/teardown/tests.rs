@@ -1,3 +1,4 @@
+use std::sync::atomic::AtomicU32;
 use std::time::Instant;
 
 use super::*;
@@ -168,13 +169,13 @@ fn what_a_rollback_leaves_is_attached_to_the_first_error() {
 /// A node that is drained once it was looked at so often, and each look of which takes a while to have an effect.
 struct Slow {
     graph: Graph,
-    looks: std::sync::atomic::AtomicU32,
+    looks: Arc<AtomicU32>,
 }
 impl Slow {
-    fn new(graph: &Graph, looks: u32) -> Shared<Self> {
+    fn new(graph: &Graph, looks: &Arc<AtomicU32>) -> Shared<Self> {
         Shared::new(Self {
             graph: graph.clone(),
-            looks: looks.into(),
+            looks: looks.clone(),
         })
     }
 }
@@ -210,9 +211,10 @@ fn a_node_that_is_stuck_leaves_the_others_their_turns() {
     for stuck in 0..3 {
         let graph = Graph::new("context");
         // More looks than a last turn has: they need turns of their own while the first waits.
-        let nodes: Vec<_> = (0..3)
-            .map(|at| Slow::new(&graph, if at == stuck { FOR_EVER } else { 500 }))
+        let looks: Vec<_> = (0..3)
+            .map(|at| Arc::new(AtomicU32::new(if at == stuck { FOR_EVER } else { 500 })))
             .collect();
+        let nodes: Vec<_> = looks.iter().map(|looks| Slow::new(&graph, looks)).collect();
         let report = graph.close(deadline_after(std::time::Duration::from_millis(500)));
         assert_eq!(report.released.get("slow"), Some(&2), "{report}");
         let retained: Vec<_> = report
@@ -223,13 +225,18 @@ fn a_node_that_is_stuck_leaves_the_others_their_turns() {
         assert_eq!(retained, [Some(FOR_EVER.into())]);
         assert_eq!(report.retained[0].kind, crate::ErrorKind::Timeout);
         drop(nodes);
+        looks[stuck].store(0, Ordering::Relaxed);
+        let report = graph.close(soon());
+        assert!(report.is_complete(), "{report}");
+        assert_eq!(report.released.get("slow"), Some(&1), "{report}");
     }
 }
 
 #[test]
 fn the_last_turn_has_a_few_looks_however_late_it_is() {
     let graph = Graph::new("context");
-    let nodes: Vec<_> = (0..3).map(|_| Slow::new(&graph, 50)).collect();
+    let looks: Vec<_> = (0..3).map(|_| Arc::new(AtomicU32::new(50))).collect();
+    let nodes: Vec<_> = looks.iter().map(|looks| Slow::new(&graph, looks)).collect();
     assert!(graph.close(soon()).is_complete());
     drop(nodes);
 }
