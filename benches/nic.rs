@@ -19,8 +19,8 @@ use warpverbs::wire::wqe::{
     Opcode, SIGNALLED, control, control_head, data, qpn_ds, remote, segment_bytes,
 };
 use warpverbs::{
-    Access, Context, CqForm, ExportedQp, GpuContext, GpuMemory, Mr, Pd, QpConfig, QueuePair,
-    RemoteMr,
+    Access, Context, CqForm, ExportedQp, GpuContext, GpuMemory, Mr, Pd, QpConfig, QpPool,
+    QueuePair, RemoteMr,
 };
 use warpverbs_device::{Collapsed, Db, Exclusive, Local, Remote, Sq};
 use warpverbs_sim_bus as bus;
@@ -209,22 +209,23 @@ fn memcpy() -> f64 {
     })
 }
 
-/// Bytes of memory that 10,000 connected queue pairs take, simulators included.
+/// Bytes of memory that 10,000 connected queue pairs of ten pools take, simulators included.
 fn many(world: World) -> u64 {
     let before = resident();
     let nic = Context::open(world.nic()).expect("open");
     let gpu = GpuContext::open(world.gpu()).expect("open");
     let pd = Pd::alloc(&nic).expect("PD");
-    let qps: Vec<QueuePair> = (0..10_000)
+    let pools: Vec<(QpPool, Vec<QueuePair>)> = (0..10)
         .map(|_| {
-            let mut qp = QueuePair::create(&pd, &gpu, &config()).expect("QP");
-            let info = qp.local_info();
-            qp.connect(&info).expect("connect");
-            qp
+            let pool = QpPool::create(&pd, &gpu, &config(), 1000).expect("pool");
+            let mut qps = pool.qps(1000).expect("QPs");
+            let infos: Vec<_> = qps.iter().map(QueuePair::local_info).collect();
+            QueuePair::connect_all(&mut qps, &infos).expect("connect");
+            (pool, qps)
         })
         .collect();
     let after = resident();
-    drop(qps);
+    drop(pools);
     after - before
 }
 
@@ -310,7 +311,10 @@ fn main() -> ExitCode {
         });
     }
     for (what, host) in [
-        ("memory of 10,000 QPs of depth 128, stepped", false),
+        (
+            "memory of 10,000 QPs of depth 128 in ten pools, stepped",
+            false,
+        ),
         ("memory of the same in the background", true),
     ] {
         show(what, "less than 1 GB", &|| {
