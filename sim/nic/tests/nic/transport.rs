@@ -604,41 +604,6 @@ fn a_requester_keeps_to_its_own_depth() {
     }
 }
 
-/// Answers that repeat others hold no place of the requests that a responder takes at a time, whatever arrives twice or late.
-#[test]
-fn repeated_reads_and_atomics_cost_the_next_ones_no_place() {
-    for seed in 0..40 {
-        let plan = CablePlan {
-            duplicate_ppm: 1_000_000,
-            reorder_ppm: 300_000,
-            reorder_ns: 3000,
-            delay_ns: 1000,
-            ..CablePlan::default()
-        };
-        let (mut a, b, _) = peers_with(plan, seed, |qpc| {
-            (qpc.log_sra_max, qpc.log_rra_max) = ((seed % 3) as u8, (seed % 3) as u8);
-        });
-        for n in 0..12u64 {
-            if n % 2 == 0 {
-                let (remote, local) = (b.mr.piece(n * 4096, 4096), a.mr.piece(n * 4096, 4096));
-                let segments = [remote.remote(), local.local()].concat();
-                a.qp.post(&a.rig, Opcode::RdmaRead, SIGNALLED, &segments);
-            } else {
-                let (remote, local) = (b.mr.piece(n * 4096, 8), a.mr.piece(n * 4096, 8));
-                let operands = segment_bytes(fetch_add(1)).to_vec();
-                let segments = [remote.remote(), operands, local.local()].concat();
-                a.qp.post(&a.rig, Opcode::AtomicFetchAdd, SIGNALLED, &segments);
-            }
-        }
-        a.qp.ring(&a.rig);
-        a.rig.run();
-        for n in 0..12 {
-            let done = matches!(a.cq.poll(&a.rig), Some(Completion::Done(_)));
-            assert!(done, "seed {seed}, request {n}");
-        }
-    }
-}
-
 /// An atomic takes a place as a READ does.
 #[test]
 fn an_atomic_beyond_the_responders_depth_is_refused() {
