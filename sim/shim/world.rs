@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use warpverbs_sim_bus::Bus;
-use warpverbs_sim_nic::{Background, HostCall, LinkLayer, NicConfig, NicModel};
+use warpverbs_sim_nic::{About, Background, HostCall, LinkLayer, NicConfig, NicModel};
 
 use crate::context::Context;
 use crate::errno::{Errno, Result};
@@ -222,7 +222,7 @@ impl World {
         let slot = self.nics.get(index).ok_or(Errno::INVAL)?;
         let call = self.background.call();
         Ok(Locked {
-            model: self.background.lock(index, &slot.model),
+            model: self.background.lock(index, &slot.model, About::Everything),
             _call: call,
         })
     }
