@@ -38,3 +38,12 @@ mod windows;
 mod wire;
 mod world;
 mod write;
+
+/// Lets a test at NIC number `index` of this process, to plant faults in it. `None` if no device has been opened yet, or there is
+/// no such NIC.
+pub fn with_nic<R>(
+    index: usize,
+    with: impl FnOnce(&mut warpverbs_sim_nic::NicModel) -> R,
+) -> Option<R> {
+    Some(with(&mut *world::existing()?.nic(index).ok()?))
+}
