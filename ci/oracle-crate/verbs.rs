@@ -1004,3 +1004,9 @@ pub fn header_cqe(bytes: &[u8]) -> (u8, u8, u8, u8) {
         )
     }
 }
+
+/// A GID's bytes.
+pub fn bytes_of(gid: ibv_gid) -> [u8; 16] {
+    // SAFETY: all values of the union are bytes.
+    unsafe { gid.raw }
+}

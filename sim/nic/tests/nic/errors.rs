@@ -678,7 +678,11 @@ fn a_reset_qp_starts_over() {
             ..NicConfig::default()
         });
         let mut cq = rig.cq(4);
-        let (mut a, b) = rig.pair(&cq, 4);
+        let mut a = rig.qp(&cq, 4);
+        let b = rig.qp(&cq, 4);
+        let created = rig.query_qp(a.qpn);
+        rig.to_rts(a.qpn, b.qpn);
+        rig.to_rts(b.qpn, a.qpn);
         for _ in 0..5 {
             a.nop(&rig);
         }
@@ -693,6 +697,11 @@ fn a_reset_qp_starts_over() {
         rig.to_reset(a.qpn);
         assert_eq!(rig.run(), 0);
         cq.assert_empty(&rig);
+        assert_eq!(
+            rig.query_qp(a.qpn),
+            created,
+            "what it was told is forgotten"
+        );
         a.next = first_index;
         a.dbr(&rig);
         rig.to_reset(b.qpn);
