@@ -583,6 +583,97 @@ fn again(test: &str, variable: (&str, &str)) {
 
 const REFUSE: &str = "WARPVERBS_SIM_REFUSE";
 
+/// What the simulated NIC found wrong, once there is something.
+#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+fn findings(count: usize) -> Vec<String> {
+    let until = Instant::now() + Duration::from_secs(30);
+    let mut all = Vec::new();
+    while all.len() < count {
+        all.extend(warpverbs_sim::take_findings());
+        assert!(Instant::now() < until, "{count} expected: {all:#?}");
+        thread::yield_now();
+    }
+    all
+}
+
+#[test]
+#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+fn every_store_to_a_doorbell_page_is_seen() {
+    if !rdma_core() {
+        return;
+    }
+    again(
+        "with_every_store_seen",
+        ("WARPVERBS_SIM_DOORBELLS", "conformance"),
+    );
+}
+
+#[test]
+#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+#[ignore = "run by another test, in conformance mode"]
+fn with_every_store_seen() {
+    let world = World::builder().build_on_host().unwrap();
+    let expected = life(&*world.nic());
+    let nic = Mlx5::open("mlx5_0").unwrap();
+    assert_eq!(life(&nic), expected);
+    assert_eq!(warpverbs_sim::take_findings(), [] as [&str; 0]);
+
+    // Doorbells that are wrong are seen as a NIC sees them, and are none.
+    let rig = Rig::new(&nic);
+    let other = nic.alloc_uar(UarKind::BlueFlame).unwrap();
+    assert_ne!(other.page_id, rig.uar.page_id);
+    let mut cq = rig.cq();
+    let (mut a, b) = (rig.qp(&cq), rig.qp(&cq));
+    rig.connect(&a, &b);
+    rig.connect(&b, &a);
+    let control = Control {
+        opcode: Opcode::Nop,
+        qpn: a.number,
+        ds: 1,
+        flags: SIGNALLED,
+        ..Control::default()
+    };
+    a.block.put(0, &control.emit());
+    a.block
+        .half(RING + DBR_SEND)
+        .store(dbr_word(1), Ordering::Release);
+    let value = u64::from_le_bytes(doorbell(1, a.number).to_le_bytes());
+    let register = (rig.uar.page + u64::from(rig.uar.doorbell_offset)) as *mut u64;
+    // SAFETY: stores to pages that the driver has mapped.
+    unsafe {
+        register.cast::<u32>().write_volatile(value as u32);
+        register.byte_add(4).write_unaligned(value);
+        register
+            .byte_add(0x40)
+            .byte_sub(0x7f0)
+            .write_volatile(value);
+        ((other.page + 0x800) as *mut u64).write_volatile(value);
+    }
+    let found = findings(4);
+    let page = rig.uar.page_id;
+    for (line, text) in found.iter().zip([
+        format!("doorbell-refused: UAR {page:#x}: a store of 4 bytes at 0x800"),
+        format!("doorbell-refused: UAR {page:#x}: a store of 8 bytes at 0x804"),
+        format!("doorbell-refused: UAR {page:#x}: a store of 8 bytes at 0x50"),
+        format!("doorbell-wrong-page: QP {:#x}", a.number),
+    ]) {
+        assert!(line.contains(&text), "{text}: {line}");
+    }
+    thread::sleep(Duration::from_millis(20));
+    let owner = cq.block.0[7].load(Ordering::Acquire).to_ne_bytes();
+    assert!(!is_new(owner[7], 0, 64), "nobody rang");
+    // SAFETY: as above.
+    unsafe { register.write_volatile(value) };
+    assert_eq!(told(&rig.poll(&mut cq)), "Requester of 0");
+    a.next = 1;
+    rig.destroy(a);
+    rig.destroy(b);
+    rig.destroy(cq);
+    nic.free_uar(other.handle).unwrap();
+    rig.close();
+    assert_eq!(warpverbs_sim::take_findings(), [] as [&str; 0]);
+}
+
 #[test]
 fn what_a_machine_lacks_is_a_typed_error_with_its_cure() {
     if !rdma_core() {
