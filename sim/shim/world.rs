@@ -32,6 +32,8 @@ pub(crate) const LINK: &str = "WARPVERBS_SIM_LINK";
 pub(crate) const DOORBELLS: &str = "WARPVERBS_SIM_DOORBELLS";
 /// What the kernel or the device does not offer, by names between commas: [`Missing`].
 const REFUSE: &str = "WARPVERBS_SIM_REFUSE";
+/// What an ordinary device does not have, by names between commas: `data-direct`.
+const OFFER: &str = "WARPVERBS_SIM_OFFER";
 /// How many bytes a process may pin, as `RLIMIT_MEMLOCK` says where it applies.
 const MEMLOCK: &str = "WARPVERBS_SIM_MEMLOCK";
 /// Most NICs of a process.
@@ -144,6 +146,11 @@ pub(crate) fn lacks(what: Missing) -> bool {
         Missing::Dmabuf => "dmabuf",
     };
     std::env::var(REFUSE).is_ok_and(|names| names.split(',').any(|other| other == name))
+}
+
+/// True if the environment asks for a data-direct function.
+pub(crate) fn has_data_direct() -> bool {
+    std::env::var(OFFER).is_ok_and(|names| names.split(',').any(|name| name == "data-direct"))
 }
 
 /// Bytes that the process may pin.
