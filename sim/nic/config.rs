@@ -23,6 +23,8 @@ pub struct NicConfig {
     /// test near a wrap at once. Doorbell records must hold its low bits (16 of a send or receive queue, 24 of a CQ) from the start.
     /// At most 2^62.
     pub first_index: u64,
+    /// The NIC has a data-direct function. What is reached over it is the same memory here.
+    pub data_direct: bool,
     /// What the port is.
     pub link_layer: LinkLayer,
     /// MAC address of the port; GIDs are made from it.
@@ -63,6 +65,7 @@ impl Default for NicConfig {
             name: "sim0".to_owned(),
             seed: 0,
             first_index: 0,
+            data_direct: false,
             link_layer: LinkLayer::Ethernet,
             mac: [0x02, 0, 0, 0, 0, 0x01],
             lid: 1,

@@ -97,6 +97,13 @@ pub enum FindingKind {
     DoorbellLost,
     /// A store to a send doorbell that is neither of its forms.
     DoorbellMalformed,
+    /// A store to a doorbell page that no register takes, of that width there.
+    DoorbellRefused {
+        /// Byte of the page.
+        offset: u16,
+        /// Bytes; 0: it was a load.
+        width: u8,
+    },
     /// The doorbell record did not reach a doorbell by the time the next one came, or by the end.
     DbrBehind {
         /// The doorbell.
@@ -178,6 +185,7 @@ names! {
     DoorbellBeyondQueue => "doorbell-beyond-queue",
     DoorbellLost => "doorbell-lost",
     DoorbellMalformed => "doorbell-malformed",
+    DoorbellRefused { .. } => "doorbell-refused",
     DbrBehind { .. } => "dbr-behind",
     DbrWrongWord { .. } => "dbr-wrong-word",
     DbrUnordered { .. } => "dbr-unordered",
@@ -236,6 +244,18 @@ impl fmt::Display for FindingKind {
             }
             Self::DoorbellLost => f.write_str("the doorbell is lost"),
             Self::DoorbellMalformed => f.write_str("the store is no doorbell: ignored"),
+            Self::DoorbellRefused { offset, width: 0 } => {
+                write!(
+                    f,
+                    "a load from byte {offset:#x} of a page that is written only"
+                )
+            }
+            Self::DoorbellRefused { offset, width } => {
+                write!(
+                    f,
+                    "a store of {width} bytes at {offset:#x} is no doorbell: ignored"
+                )
+            }
             Self::DbrBehind { doorbell, dbr } => write!(
                 f,
                 "the send doorbell record stayed at {dbr:#x} behind doorbell {doorbell:#x}: after an error these WQEs would never complete"

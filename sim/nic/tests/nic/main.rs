@@ -21,6 +21,7 @@ mod rig;
 mod semantics;
 mod services;
 mod sockets;
+mod stores;
 mod tables;
 mod transfers;
 mod transport;
