@@ -54,6 +54,7 @@ pub fn take_findings() -> Vec<String> {
 /// How many findings of this kind there were ([`warpverbs_sim_nic::FindingKind::NAMES`]), those that are forgotten included.
 pub fn findings_of(kind: &str) -> u64 {
     world::existing().map_or(0, |world| world.findings_of(kind))
+}
 
 /// Lets a test at NIC number `index` of this process, to plant faults in it. `None` if no device has been opened yet, or there is
 /// no such NIC.
