@@ -283,6 +283,7 @@ impl Rig {
         let pointers = vec![self.pointer()];
         let deaf = &mut self.deaf[which];
         deaf.qp.post_receives(&[(id, pointers)]);
+        let counter = self.heads[which];
         self.heads[which] += 1;
         let cqe = Cqe {
             flags_rqpn: number(rng) as u32,
@@ -296,7 +297,7 @@ impl Rig {
             timestamp: number(rng),
             send_opcode: rng.below(256) as u8,
             qpn: number(rng) as u32 & 0xff_ffff,
-            wqe_counter: number(rng) as u16,
+            wqe_counter: counter as u16,
             signature: rng.below(256) as u8,
             opcode,
             format: u8::from(inline),
@@ -349,6 +350,7 @@ impl Rig {
         let request = Request::random(rng, kind, Shape::One);
         let deaf = &mut self.deaf[which];
         let index = deaf.next;
+        let mut counter = index;
         let id = if requester {
             assert_eq!(deaf.qp.post_send(std::slice::from_ref(&request)), 0);
             deaf.next += u64::from(request.segments().div_ceil(4));
@@ -362,6 +364,7 @@ impl Rig {
                     key: 0,
                 }],
             )]);
+            counter = self.heads[which];
             self.heads[which] += 1;
             request.id
         };
@@ -373,7 +376,7 @@ impl Rig {
             syndrome: Syndrome::from_code(syndrome(rng, named)),
             wqe_opcode: kind.opcode().code(),
             qpn: number(rng) as u32 & 0xff_ffff,
-            wqe_counter: index as u16,
+            wqe_counter: counter as u16,
             signature: rng.below(256) as u8,
             opcode: if requester {
                 CqeOpcode::RequesterError

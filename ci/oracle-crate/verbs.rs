@@ -198,21 +198,12 @@ impl Device {
         let raw = made("ibv_create_srq", unsafe {
             ibv_create_srq(self.pd.as_ptr(), &raw mut wanted)
         });
-        let mut out = mlx5dv_srq::default();
-        let mut object = mlx5dv_obj::default();
-        object.srq.in_ = raw.as_ptr();
-        object.srq.out = &raw mut out;
-        // SAFETY: an SRQ of libmlx5, and room for what it says.
-        assert_eq!(
-            unsafe { mlx5dv_init_obj(&raw mut object, MLX5DV_OBJ_SRQ.into()) },
-            0
-        );
+        let out = shown(raw);
         let entries = (receives + 1).next_power_of_two();
         Srq {
             raw,
             entries,
             stride: out.stride as usize,
-            head: out.head,
             // SAFETY: what libmlx5 says of an SRQ that is never destroyed before the value.
             ring: unsafe { Memory::new(out.buf.cast(), (entries * out.stride) as usize) },
             // SAFETY: as above.
@@ -485,12 +476,28 @@ pub struct Srq {
     raw: NonNull<ibv_srq>,
     pub entries: u32,
     pub stride: usize,
-    pub head: u32,
     pub ring: Memory,
     pub record: Memory,
 }
 
+/// What libmlx5 says of a shared receive queue.
+fn shown(raw: NonNull<ibv_srq>) -> mlx5dv_srq {
+    let mut out = mlx5dv_srq::default();
+    let mut object = mlx5dv_obj::default();
+    object.srq.in_ = raw.as_ptr();
+    object.srq.out = &raw mut out;
+    // SAFETY: an SRQ of libmlx5, and room for what it says.
+    let failed = unsafe { mlx5dv_init_obj(&raw mut object, MLX5DV_OBJ_SRQ.into()) };
+    assert_eq!(failed, 0);
+    out
+}
+
 impl Srq {
+    /// The WQE that it gives out next.
+    pub fn head(&self) -> u16 {
+        shown(self.raw).head as u16
+    }
+
     pub fn post(&self, receives: &[(u64, Vec<Pointer>)]) {
         post_receives(receives, |first| {
             let mut bad = null_mut();

@@ -210,6 +210,7 @@ impl World {
         for index in 0..wanted_nics() {
             let mut config = NicConfig {
                 name: crate::sysfs::device_name(index),
+                ignores_unused_immediates: true,
                 link_layer,
                 ..NicConfig::default()
             };

@@ -415,6 +415,29 @@ fn bytes_left_over_in_a_slot_are_named_and_harmless() {
     }
 }
 
+/// As libmlx5's `ibv_wr_*` do.
+#[test]
+fn immediate_data_that_an_opcode_does_not_have_may_be_left_over() {
+    for (byte, found) in [
+        (8u16, Some(FindingKind::WqeReserved { byte: 8 })),
+        (12, None),
+    ] {
+        let rig = Rig::with(NicConfig {
+            ignores_unused_immediates: true,
+            ..NicConfig::default()
+        });
+        let mut cq = rig.cq(4);
+        let (mut a, _b) = rig.pair(&cq, 4);
+        let mut bytes = a.control(Opcode::Nop, SIGNALLED, 0).emit();
+        bytes[usize::from(byte)] = 0x77;
+        a.put(&rig, &bytes);
+        a.ring(&rig);
+        rig.run();
+        cq.success(&rig);
+        assert_eq!(rig.finding_kinds(), Vec::from_iter(found));
+    }
+}
+
 #[test]
 fn one_flipped_byte_of_a_wqe_is_found() {
     // Control, remote address, data pointer.
