@@ -1,13 +1,15 @@
 //! The NIC, opened, with its capabilities.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use warpverbs_wire::abi::MAX_SQ_DEPTH;
 use warpverbs_wire::prm::hca_cap::{GeneralCaps, RoceCaps, TimestampCap};
 use warpverbs_wire::prm::query_hca_cap::Query;
 
+use super::gpu::{GpuContext, WeakGpu};
 use super::mailbox;
+use super::memory_path::MemoryPaths;
 use crate::driver::{DriverError, DriverErrorKind, Nic};
 use crate::error::{Error, Refused, Result};
 use crate::teardown::{CloseReport, Entered, GRACE, Graph, Retained, deadline_after, untold};
@@ -22,7 +24,15 @@ struct Shared {
     capabilities: Capabilities,
     /// Of completion vector 0, once asked: it is the device's, and stays.
     event_queue: OnceLock<u32>,
+    memory: Mutex<Vec<Reached>>,
     graph: Graph,
+}
+
+/// What was found out about a GPU's memory.
+#[derive(Debug)]
+struct Reached {
+    gpu: WeakGpu,
+    paths: MemoryPaths,
 }
 
 /// What a NIC can do, of what this crate asks.
@@ -45,6 +55,8 @@ pub struct Capabilities {
     pub(crate) udp_source_ports: Option<(u16, u16)>,
     /// Entries of a port's partition key table.
     pub(crate) pkeys: u16,
+    /// The NIC has a data-direct function, over which memory of GPUs may be registered.
+    pub data_direct: bool,
 }
 
 impl Context {
@@ -92,12 +104,16 @@ impl Context {
                 code @ 0..=5 => 128 << code,
                 _ => u16::MAX,
             },
+            data_direct: nic
+                .data_direct()
+                .map_err(Error::driver("ask for the NIC's data-direct function"))?,
         };
         tracing::info!(nic = nic.name(), ?capabilities, "NIC opened");
         Ok(Self(Arc::new(Shared {
             nic,
             capabilities,
             event_queue: OnceLock::new(),
+            memory: Mutex::default(),
             graph: Graph::new(crate::node_kinds::NIC),
         })))
     }
@@ -140,6 +156,35 @@ impl Context {
     /// Tries to destroy what is retained, and returns what still is.
     pub fn retry_retained(&self) -> Vec<Retained> {
         self.0.graph.retry(deadline_after(GRACE))
+    }
+
+    /// How this NIC reaches memory of a GPU, as far as registrations have found out.
+    pub fn memory_paths(&self, gpu: &GpuContext) -> MemoryPaths {
+        let memory = self.0.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        memory
+            .iter()
+            .find(|reached| reached.gpu.is(gpu))
+            .map_or_else(MemoryPaths::default, |reached| reached.paths.clone())
+    }
+
+    /// Notes what a registration has found out.
+    pub(super) fn note_memory(&self, gpu: &GpuContext, note: impl FnOnce(&mut MemoryPaths)) {
+        let mut memory = self.0.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        // Of GPUs that are closed nothing is known any more: another may lie where one lay.
+        memory.retain(|reached| reached.gpu.is_open());
+        let at = match memory.iter().position(|reached| reached.gpu.is(gpu)) {
+            Some(at) => at,
+            None => {
+                memory.push(Reached {
+                    gpu: gpu.downgrade(),
+                    paths: MemoryPaths::default(),
+                });
+                memory.len() - 1
+            }
+        };
+        if let Some(reached) = memory.get_mut(at) {
+            note(&mut reached.paths);
+        }
     }
 
     /// The event queue that CQs name.

@@ -15,6 +15,8 @@ use crate::abi::{mlx5, verbs};
 use crate::context::{Context, Object};
 use crate::errno::{Errno, Result};
 use crate::{dispatch, fds, sys, sysfs, world};
+#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+use crate::{traps, world::Doorbells};
 
 /// Files of devices: this, and a number.
 const DEVICE: &[u8] = b"/dev/infiniband/uverbs";
@@ -92,6 +94,18 @@ fn map_doorbells(
     {
         return Err(Errno::INVAL);
     }
+    #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+    if world.doorbells == Doorbells::Conformance {
+        // Nothing is behind it: every access is a fault.
+        let flags = flags & libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let addr = sys::mmap(addr, len, libc::PROT_NONE, flags, -1, 0)?;
+        let at = addr as usize as u64;
+        if !traps::watch(at, context.nic, page) {
+            sys::unmap(at, sys::PAGE);
+            return Err(Errno::NOMEM);
+        }
+        return Ok(addr);
+    }
     let file = world.doorbells(context.nic)?;
     let place = (u64::from(page) * sys::PAGE) as i64;
     sys::mmap(addr, len, protection, flags, file, place)
@@ -131,6 +145,10 @@ fn mmap_any(
     fd: c_int,
     offset: i64,
 ) -> *mut c_void {
+    #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+    if flags & libc::MAP_FIXED != 0 {
+        traps::forget(addr as usize as u64, len as u64);
+    }
     let result = if fds::is_watched(fd) && flags & libc::MAP_ANONYMOUS == 0 {
         map_doorbells(addr, len, protection, flags, fd, offset)
     } else {
@@ -232,6 +250,59 @@ pub(crate) extern "C" fn mmap64(
     offset: i64,
 ) -> *mut c_void {
     mmap_any(addr, len, protection, flags, fd, offset)
+}
+
+/// What conformance mode needs to know: who handles signals, and what is unmapped.
+#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+mod signals {
+    use super::*;
+
+    /// `munmap` of libc.
+    #[unsafe(no_mangle)]
+    pub(crate) extern "C" fn munmap(addr: *mut c_void, len: usize) -> c_int {
+        let at = addr as usize as u64;
+        traps::forget(at, len as u64);
+        answer(sys::munmap(at, len as u64).map(|()| 0), -1)
+    }
+
+    /// `sigaction` of libc.
+    #[unsafe(no_mangle)]
+    pub(crate) extern "C" fn sigaction(
+        signal: c_int,
+        new: *const libc::sigaction,
+        old: *mut libc::sigaction,
+    ) -> c_int {
+        traps::sigaction(signal, new, old)
+    }
+
+    /// `signal` of libc: BSD's.
+    #[unsafe(no_mangle)]
+    pub(crate) extern "C" fn signal(number: c_int, handler: usize) -> usize {
+        traps::signal(number, handler)
+    }
+
+    /// `sigprocmask` of libc.
+    #[unsafe(no_mangle)]
+    pub(crate) extern "C" fn sigprocmask(
+        how: c_int,
+        new: *const libc::sigset_t,
+        old: *mut libc::sigset_t,
+    ) -> c_int {
+        match traps::set_mask(how, new, old) {
+            0 => 0,
+            error => answer(Err(Errno(error)), -1),
+        }
+    }
+
+    /// `pthread_sigmask` of libc.
+    #[unsafe(no_mangle)]
+    pub(crate) extern "C" fn pthread_sigmask(
+        how: c_int,
+        new: *const libc::sigset_t,
+        old: *mut libc::sigset_t,
+    ) -> c_int {
+        traps::set_mask(how, new, old)
+    }
 }
 
 /// The tree that this process has written, and the process: a fork's child removes nothing.

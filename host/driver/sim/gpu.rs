@@ -16,8 +16,8 @@ use warpverbs_sim_gpu::{self as model, EventId, GpuError, GpuModel, KernelId, Mo
 
 use crate::driver::rows;
 use crate::driver::{
-    DriverError, DriverErrorKind, Gpu, GpuHandle, LaunchCounters, LaunchShape, PhaseCounters,
-    Progress, WriteOrdering,
+    DmabufMapping, DriverError, DriverErrorKind, Gpu, GpuHandle, LaunchCounters, LaunchShape,
+    PhaseCounters, Progress, WriteOrdering,
 };
 
 type Result<T> = std::result::Result<T, DriverError>;
@@ -279,7 +279,7 @@ impl Gpu for SimGpu {
             .map_err(|fault| from_fault("store_release", &fault))
     }
 
-    fn export_dmabuf(&self, addr: u64, len: u64) -> Result<(i32, u64)> {
+    fn export_dmabuf(&self, addr: u64, len: u64, _: DmabufMapping) -> Result<(i32, u64)> {
         const CALL: &str = "export_dmabuf";
         self.require_alive(CALL)?;
         let allocation = self
