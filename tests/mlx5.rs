@@ -578,6 +578,8 @@ fn again(test: &str, variable: (&str, &str)) {
     let output = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--ignored", "--nocapture"])
         .env(variable.0, variable.1)
+        // Its own tree.
+        .env_remove("SYSFS_PATH")
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -852,6 +854,87 @@ fn a_umem_of_a_dmabuf_takes_every_page_size_and_lies_where_it_should() {
     unsafe { libc::close(fd) };
     rig.destroy(cq);
     rig.close();
+}
+
+/// What sysfs says that a port has counted.
+fn hw_counter(name: &str) -> u64 {
+    let root = std::env::var("SYSFS_PATH").unwrap();
+    let path = format!("{root}/class/infiniband/mlx5_0/ports/1/hw_counters/{name}");
+    std::fs::read_to_string(path)
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap()
+}
+
+#[test]
+fn hw_counters_count_the_queue_pairs_of_this_crate() {
+    if !rdma_core() {
+        return;
+    }
+    again("with_hw_counters", ("WARPVERBS_SIM_NICS", "1"));
+}
+
+#[test]
+#[ignore = "run by another test, alone with the counters"]
+fn with_hw_counters() {
+    const ERRORS: &str = "req_remote_access_errors";
+    let nic = Arc::new(Mlx5::open("mlx5_0").unwrap());
+    assert_eq!(hw_counter(ERRORS), 0);
+    let set = nic.port_counter_set(1).unwrap();
+    assert!(set.is_some());
+    assert_eq!(nic.port_counter_set(1).unwrap(), set, "the same one again");
+    assert!(nic.port_counter_set(2).is_err());
+    // A QP that is attached to no set counts nowhere.
+    let rig = Rig::new(&*nic);
+    let mut cq = rig.cq();
+    let (mut a, b) = (rig.qp(&cq), rig.qp(&cq));
+    rig.connect(&a, &b);
+    rig.connect(&b, &a);
+    rig.write(&mut a, rig.memory.addr(), 0x00ff_ff00, 64);
+    assert!(matches!(rig.poll(&mut cq), Completion::Failed(_)));
+    assert_eq!(hw_counter(ERRORS), 0);
+    rig.destroy(a);
+    rig.destroy(b);
+    rig.destroy(cq);
+    rig.close();
+
+    let gpu = warpverbs::driver::mlx5::host_gpu(std::slice::from_ref(&nic));
+    let context = Context::open(nic).unwrap();
+    let gpu = GpuContext::open(gpu).unwrap();
+    let pd = Pd::alloc(&context).unwrap();
+    let memory = gpu.alloc(4096, "memory").unwrap();
+    let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    let mr = Mr::register(&pd, &memory, rights).unwrap();
+    let module = Module::embedded(&gpu).unwrap();
+    let stream = Stream::create(&gpu).unwrap();
+    let bandwidth = Bandwidth {
+        size: 64,
+        slots: 1,
+        iters: 1,
+        ..Bandwidth::default()
+    };
+    for (key, errors, writes) in [(0, 0, 1), (0x100, 1, 1)] {
+        let mut qps: Vec<QueuePair> = (0..2)
+            .map(|_| QueuePair::create(&pd, &gpu, &QpConfig::default()).unwrap())
+            .collect();
+        let infos: Vec<_> = qps.iter().map(QueuePair::local_info).collect();
+        QueuePair::connect_all(&mut qps, &[&infos[1], &infos[0]]).unwrap();
+        let mut remote = mr.remote();
+        remote.rkey ^= key;
+        let first = vec![qps.remove(0).export().unwrap()];
+        let mut run = bandwidth
+            .launch(&module, &stream, &first, &mr, &remote)
+            .unwrap();
+        let done = run.wait(Duration::from_secs(60)).unwrap().check();
+        assert_eq!(done.is_ok(), key == 0);
+        drop(run);
+        assert_eq!(hw_counter(ERRORS), errors);
+        assert_eq!(hw_counter("rx_write_requests"), writes);
+    }
+    drop((mr, memory, module, stream, pd));
+    context.close().unwrap();
+    gpu.close().unwrap();
 }
 
 #[test]

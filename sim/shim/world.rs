@@ -15,6 +15,8 @@ use std::time::Duration;
 use warpverbs_sim_bus::Bus;
 use warpverbs_sim_nic::{Background, HostCall, LinkLayer, NicConfig, NicModel};
 
+use warpverbs_wire::prm::{Command, alloc_q_counter, query_q_counter as q_counters};
+
 use crate::context::Context;
 use crate::errno::{Errno, Result};
 use crate::events::{Channel, Owner, Subscription};
@@ -78,6 +80,8 @@ pub(crate) struct World {
     background: Background,
     pub(crate) doorbells: Doorbells,
     state: Mutex<State>,
+    /// What files of sysfs say of each port's counters.
+    counters_shown: Mutex<Vec<q_counters::Out>>,
     /// Files to be removed at the end.
     sockets: Vec<PathBuf>,
 }
@@ -85,6 +89,8 @@ pub(crate) struct World {
 struct Slot {
     model: Arc<Mutex<NicModel>>,
     pages: SharedPages,
+    /// The port's counter set, to which QPs of verbs are attached.
+    counters: u8,
 }
 
 /// What programs have opened.
@@ -185,6 +191,7 @@ pub(crate) fn current() -> Result<&'static World> {
         Ok(world) => {
             let world = Box::leak(Box::new(world));
             CURRENT.store(world, Ordering::Release);
+            crate::counters::keep_fresh();
             Ok(world)
         }
         Err(why) => {
@@ -192,6 +199,18 @@ pub(crate) fn current() -> Result<&'static World> {
             Err(Errno(libc::EIO))
         }
     }
+}
+
+/// Has the driver of a NIC, which is nobody's program (uid 0), make its port's counter set.
+fn port_counters(model: &mut NicModel) -> std::result::Result<u8, String> {
+    let command = alloc_q_counter::In::default();
+    let input = command.encode().map_err(|error| error.to_string())?;
+    let mut output = alloc_q_counter::In::reply();
+    model
+        .command(input.as_ref(), output.as_mut())
+        .map_err(|error| error.to_string())?;
+    let made = alloc_q_counter::In::decode(output.as_ref()).map_err(|error| error.to_string())?;
+    Ok(made.counter_set_id)
 }
 
 impl World {
@@ -231,11 +250,16 @@ impl World {
             if let Some(port) = port {
                 model.connect(port);
             }
+            let counters = port_counters(&mut model)?;
             let model = Arc::new(Mutex::new(model));
             numbered.push((bus.attach(model.clone()), model.clone()));
             let pages = SharedPages::new(c"warpverbs doorbells", BAR)
                 .map_err(|error| format!("no memory for doorbell pages (error {})", error.0))?;
-            nics.push(Slot { model, pages });
+            nics.push(Slot {
+                model,
+                pages,
+                counters,
+            });
         }
         let events = Box::new(events::of_nic);
         let background = match doorbells {
@@ -255,8 +279,21 @@ impl World {
             background,
             doorbells,
             state: Mutex::default(),
+            counters_shown: Mutex::new(vec![q_counters::Out::default(); wanted_nics()]),
             sockets,
         })
+    }
+
+    /// The counter set of a NIC's port.
+    pub(crate) fn port_counters(&self, index: usize) -> Result<u8> {
+        Ok(self.nics.get(index).ok_or(Errno::INVAL)?.counters)
+    }
+
+    /// What files say of counters; whoever writes files holds it.
+    pub(crate) fn counters_shown(&self) -> MutexGuard<'_, Vec<q_counters::Out>> {
+        self.counters_shown
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How many NICs there are.

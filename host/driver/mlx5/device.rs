@@ -12,6 +12,7 @@ use warpverbs_wire::eqe::{self, Event, EventType, PortChange};
 use warpverbs_wire::prm::header::Request;
 use warpverbs_wire::prm::{Command, create_cq, create_qp, create_rmp, query_roce_address};
 
+use super::counters;
 use super::error::{errno, of_command, of_errno, of_loading, of_registration};
 use super::objects::{Object, Table};
 use crate::driver::{
@@ -792,6 +793,11 @@ impl Nic for Mlx5 {
         } else {
             Err(of_errno("query_eqn", number))
         }
+    }
+
+    fn port_counter_set(&self, port: u8) -> Result<Option<u8>> {
+        // SAFETY: it demands an open context, which this is until it is dropped.
+        unsafe { counters::of_port(self.functions, self.context(), port) }
     }
 
     fn query_port(&self, port: u8) -> Result<PortInfo> {
