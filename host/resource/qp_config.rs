@@ -92,7 +92,8 @@ impl QpConfig {
         self
     }
 
-    /// Index in the port's GID table. Without it, the first RoCE v2 entry, or 0 if there is none.
+    /// Index in the port's GID table. Without it, the first RoCE v2 entry whose address is not link-local, or else the first RoCE v2
+    /// entry, or 0 if there is none.
     pub fn gid_index(mut self, index: u8) -> Self {
         self.gid_index = Some(index);
         self

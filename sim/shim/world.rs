@@ -34,7 +34,7 @@ pub(crate) const LINK: &str = "WARPVERBS_SIM_LINK";
 pub(crate) const DOORBELLS: &str = "WARPVERBS_SIM_DOORBELLS";
 /// What the kernel or the device does not offer, by names between commas: [`Missing`].
 const REFUSE: &str = "WARPVERBS_SIM_REFUSE";
-/// What an ordinary device does not have, by names between commas: `data-direct`.
+/// What an ordinary device does not have, by names between commas: `data-direct`, and `lag` of two ports.
 const OFFER: &str = "WARPVERBS_SIM_OFFER";
 /// How many bytes a process may pin, as `RLIMIT_MEMLOCK` says where it applies.
 const MEMLOCK: &str = "WARPVERBS_SIM_MEMLOCK";
@@ -154,9 +154,13 @@ pub(crate) fn lacks(what: Missing) -> bool {
     std::env::var(REFUSE).is_ok_and(|names| names.split(',').any(|other| other == name))
 }
 
+fn offers(what: &str) -> bool {
+    std::env::var(OFFER).is_ok_and(|names| names.split(',').any(|name| name == what))
+}
+
 /// True if the environment asks for a data-direct function.
 pub(crate) fn has_data_direct() -> bool {
-    std::env::var(OFFER).is_ok_and(|names| names.split(',').any(|name| name == "data-direct"))
+    offers("data-direct")
 }
 
 /// Bytes that the process may pin.
@@ -230,6 +234,8 @@ impl World {
             let mut config = NicConfig {
                 name: crate::sysfs::device_name(index),
                 link_layer,
+                data_direct: has_data_direct(),
+                lag_ports: if offers("lag") { 2 } else { 0 },
                 ..NicConfig::default()
             };
             config.mac[5] = config.mac[5].wrapping_add(index as u8);
