@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use warpverbs_sim_bus::Bus;
-use warpverbs_sim_nic::{Background, HostCall, LinkLayer, NicConfig, NicModel};
+use warpverbs_sim_nic::{About, Background, HostCall, LinkLayer, NicConfig, NicModel};
 
 use warpverbs_wire::prm::{Command, alloc_q_counter, query_q_counter as q_counters};
 
@@ -316,7 +316,7 @@ impl World {
         let slot = self.nics.get(index).ok_or(Errno::INVAL)?;
         let call = self.background.call();
         Ok(Locked {
-            model: self.background.lock(index, &slot.model),
+            model: self.background.lock(index, &slot.model, About::Everything),
             _call: call,
         })
     }
