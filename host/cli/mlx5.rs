@@ -30,13 +30,17 @@ pub(crate) fn open_with_host(name: &str) -> Result<(Arc<dyn Nic>, Arc<dyn Gpu>),
     Ok((nic, gpu))
 }
 
-/// The name for a report: it says so if the device is `sim-env`'s, which the driver cannot know.
-pub(crate) fn shown(name: &str) -> String {
-    let simulated = std::env::var_os("SYSFS_PATH").is_some_and(|root| {
+/// True if the device is `sim-env`'s, which the driver cannot know.
+pub(crate) fn is_simulated(name: &str) -> bool {
+    std::env::var_os("SYSFS_PATH").is_some_and(|root| {
         let board = std::path::Path::new(&root).join(format!("class/infiniband/{name}/board_id"));
         std::fs::read_to_string(board).is_ok_and(|board| board.starts_with("SIM"))
-    });
-    if simulated {
+    })
+}
+
+/// The name for a report: it says so if the device is `sim-env`'s.
+pub(crate) fn shown(name: &str) -> String {
+    if is_simulated(name) {
         format!("{name} (sim)")
     } else {
         name.to_owned()
