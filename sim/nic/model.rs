@@ -286,6 +286,11 @@ impl NicModel {
         self.objects.live()
     }
 
+    /// Raises an event of a QP.
+    pub(crate) fn raise(&mut self, number: u32, event: EventType) {
+        self.events.raise(eqe::Event::Queue { event, number });
+    }
+
     /// Takes the events away that were raised.
     pub fn take_events(&mut self) -> Vec<eqe::Event> {
         self.events.take()

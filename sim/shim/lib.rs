@@ -18,6 +18,7 @@
 
 pub mod abi;
 mod context;
+mod counters;
 mod device;
 mod devx;
 mod dispatch;

@@ -15,6 +15,8 @@ use std::time::Duration;
 use warpverbs_sim_bus::Bus;
 use warpverbs_sim_nic::{About, Background, HostCall, LinkLayer, NicConfig, NicModel};
 
+use warpverbs_wire::prm::{Command, alloc_q_counter, query_q_counter as q_counters};
+
 use crate::context::Context;
 use crate::errno::{Errno, Result};
 use crate::events::{Channel, Owner, Subscription};
@@ -32,7 +34,7 @@ pub(crate) const LINK: &str = "WARPVERBS_SIM_LINK";
 pub(crate) const DOORBELLS: &str = "WARPVERBS_SIM_DOORBELLS";
 /// What the kernel or the device does not offer, by names between commas: [`Missing`].
 const REFUSE: &str = "WARPVERBS_SIM_REFUSE";
-/// What an ordinary device does not have, by names between commas: `data-direct`.
+/// What an ordinary device does not have, by names between commas: `data-direct`, and `lag` of two ports.
 const OFFER: &str = "WARPVERBS_SIM_OFFER";
 /// How many bytes a process may pin, as `RLIMIT_MEMLOCK` says where it applies.
 const MEMLOCK: &str = "WARPVERBS_SIM_MEMLOCK";
@@ -78,6 +80,8 @@ pub(crate) struct World {
     background: Background,
     pub(crate) doorbells: Doorbells,
     state: Mutex<State>,
+    /// What files of sysfs say of each port's counters.
+    counters_shown: Mutex<Vec<q_counters::Out>>,
     /// Files to be removed at the end.
     sockets: Vec<PathBuf>,
 }
@@ -85,6 +89,8 @@ pub(crate) struct World {
 struct Slot {
     model: Arc<Mutex<NicModel>>,
     pages: SharedPages,
+    /// The port's counter set, to which QPs of verbs are attached.
+    counters: u8,
 }
 
 /// What programs have opened.
@@ -148,9 +154,13 @@ pub(crate) fn lacks(what: Missing) -> bool {
     std::env::var(REFUSE).is_ok_and(|names| names.split(',').any(|other| other == name))
 }
 
+fn offers(what: &str) -> bool {
+    std::env::var(OFFER).is_ok_and(|names| names.split(',').any(|name| name == what))
+}
+
 /// True if the environment asks for a data-direct function.
 pub(crate) fn has_data_direct() -> bool {
-    std::env::var(OFFER).is_ok_and(|names| names.split(',').any(|name| name == "data-direct"))
+    offers("data-direct")
 }
 
 /// Bytes that the process may pin.
@@ -185,6 +195,7 @@ pub(crate) fn current() -> Result<&'static World> {
         Ok(world) => {
             let world = Box::leak(Box::new(world));
             CURRENT.store(world, Ordering::Release);
+            crate::counters::keep_fresh();
             Ok(world)
         }
         Err(why) => {
@@ -192,6 +203,18 @@ pub(crate) fn current() -> Result<&'static World> {
             Err(Errno(libc::EIO))
         }
     }
+}
+
+/// Has the driver of a NIC, which is nobody's program (uid 0), make its port's counter set.
+fn port_counters(model: &mut NicModel) -> std::result::Result<u8, String> {
+    let command = alloc_q_counter::In::default();
+    let input = command.encode().map_err(|error| error.to_string())?;
+    let mut output = alloc_q_counter::In::reply();
+    model
+        .command(input.as_ref(), output.as_mut())
+        .map_err(|error| error.to_string())?;
+    let made = alloc_q_counter::In::decode(output.as_ref()).map_err(|error| error.to_string())?;
+    Ok(made.counter_set_id)
 }
 
 impl World {
@@ -212,6 +235,8 @@ impl World {
                 name: crate::sysfs::device_name(index),
                 ignores_unused_immediates: true,
                 link_layer,
+                data_direct: has_data_direct(),
+                lag_ports: if offers("lag") { 2 } else { 0 },
                 ..NicConfig::default()
             };
             config.mac[5] = config.mac[5].wrapping_add(index as u8);
@@ -232,11 +257,16 @@ impl World {
             if let Some(port) = port {
                 model.connect(port);
             }
+            let counters = port_counters(&mut model)?;
             let model = Arc::new(Mutex::new(model));
             numbered.push((bus.attach(model.clone()), model.clone()));
             let pages = SharedPages::new(c"warpverbs doorbells", BAR)
                 .map_err(|error| format!("no memory for doorbell pages (error {})", error.0))?;
-            nics.push(Slot { model, pages });
+            nics.push(Slot {
+                model,
+                pages,
+                counters,
+            });
         }
         let events = Box::new(events::of_nic);
         let background = match doorbells {
@@ -256,8 +286,21 @@ impl World {
             background,
             doorbells,
             state: Mutex::default(),
+            counters_shown: Mutex::new(vec![q_counters::Out::default(); wanted_nics()]),
             sockets,
         })
+    }
+
+    /// The counter set of a NIC's port.
+    pub(crate) fn port_counters(&self, index: usize) -> Result<u8> {
+        Ok(self.nics.get(index).ok_or(Errno::INVAL)?.counters)
+    }
+
+    /// What files say of counters; whoever writes files holds it.
+    pub(crate) fn counters_shown(&self) -> MutexGuard<'_, Vec<q_counters::Out>> {
+        self.counters_shown
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How many NICs there are.
