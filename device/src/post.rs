@@ -24,14 +24,6 @@ const RING_WITHIN: u64 = 16;
 /// Most WQEBBs behind the first of a WQE: a completion names its first.
 const MOST_MORE: u64 = 15;
 
-/// A post that was made.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Posted {
-    pub(crate) ticket: Ticket,
-    /// Number of the last WQE's CQE, as the CQ counts since it was created; only if the post was numbered.
-    pub(crate) cqe: u64,
-}
-
 /// What a post takes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Size {
@@ -86,7 +78,7 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
     /// a shared queue that must give up after its reserve latches [`FaultCause::Abandoned`], which ends every wait on the QP.
     #[inline(always)]
     pub fn post<W: Work>(&mut self, work: W) -> Result<Ticket, Error> {
-        Ok(self.post_numbered::<true, false, W>(work)?.ticket)
+        self.post_numbered::<true, false, W>(work, &mut 0)
     }
 
     /// As [`Self::post`], without ringing: the next post that rings covers it, and so does the end of an exclusive queue's owner.
@@ -103,7 +95,7 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
                 "on a shared queue a doorbell that is put off needs the mode Lazy"
             );
         }
-        Ok(self.post_numbered::<false, false, W>(work)?.ticket)
+        self.post_numbered::<false, false, W>(work, &mut 0)
     }
 
     /// As [`Self::post`], without waiting for room.
@@ -134,26 +126,26 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
         Ticket(self.completed())
     }
 
+    /// As [`Self::post`]. `NUMBERED`: `cqe` becomes the number of the last WQE's CQE, as the CQ counts since it was created.
     #[inline(always)]
     pub(crate) fn post_numbered<const RING: bool, const NUMBERED: bool, W: Work>(
         &mut self,
         work: W,
-    ) -> Result<Posted, Error> {
+        cqe: &mut u64,
+    ) -> Result<Ticket, Error> {
         if W::WQEBBS == 1 {
             // Any queue takes one.
-            return self.submit_checked::<RING, NUMBERED>(Size::short(1), |place| work.fill(place));
+            return self
+                .submit_checked::<RING, NUMBERED>(Size::short(1), cqe, |place| work.fill(place));
         }
         let size = Size::of(&work);
         if size.wqebbs == 0 {
-            return Ok(Posted {
-                ticket: self.nothing_to_do(),
-                cqe: 0,
-            });
+            return Ok(self.nothing_to_do());
         }
         if size.wqebbs > self.max_wqebbs() {
             return Err(Error::InvalidArgument);
         }
-        self.submit_checked::<RING, NUMBERED>(size, |place| work.fill(place))
+        self.submit_checked::<RING, NUMBERED>(size, cqe, |place| work.fill(place))
     }
 
     /// Posts `count` WQEs of one WQEBB with one reserve and one ring: waits for room, calls `fill` for each slot in order,
@@ -171,10 +163,9 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
         if count == 0 || count > self.max_wqebbs() {
             return Err(Error::InvalidArgument);
         }
-        let posted = self.submit_checked::<true, false>(Size::short(count), |place| {
+        self.submit_checked::<true, false>(Size::short(count), &mut 0, |place| {
             fill_each(count, place, &mut fill)
-        })?;
-        Ok(posted.ticket)
+        })
     }
 
     /// As [`Self::submit`], for a size that the queue takes.
@@ -182,36 +173,29 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
     fn submit_checked<const RING: bool, const NUMBERED: bool>(
         &mut self,
         size: Size,
+        cqe: &mut u64,
         fill: impl FnMut(Place) -> Filled,
-    ) -> Result<Posted, Error> {
+    ) -> Result<Ticket, Error> {
         arch::phase_post();
-        let posted = if S::SHARED {
-            self.submit_shared::<RING, NUMBERED>(size, fill)
+        let ticket = if S::SHARED {
+            self.submit_shared::<RING, NUMBERED>(size, cqe, fill)
         } else {
-            self.submit_exclusive::<RING, NUMBERED>(size, fill)
+            self.submit_exclusive::<RING, NUMBERED>(size, cqe, fill)
         }?;
         arch::phase_other();
-        Ok(posted)
+        Ok(ticket)
     }
 
     #[inline(always)]
     fn submit_exclusive<const RING: bool, const NUMBERED: bool>(
         &mut self,
         size: Size,
+        cqe: &mut u64,
         mut fill: impl FnMut(Place) -> Filled,
-    ) -> Result<Posted, Error> {
-        let first = self.reserve_exclusive::<RING>(size.wqebbs)?;
-        let filled = fill(self.place(first));
-        Ok(self.finish_exclusive::<RING, NUMBERED>(first, size, filled))
-    }
-
-    /// Finds room for a post of an exclusive queue: the first index. Nothing is reserved yet, as nobody else can see our index: a
-    /// wait that ends here changes nothing.
-    #[inline(always)]
-    pub(crate) fn reserve_exclusive<const RING: bool>(&mut self, count: u32) -> Result<u64, Error> {
+    ) -> Result<Ticket, Error> {
         self.check_state()?;
         let first = self.reserved;
-        let count = u64::from(count);
+        let count = u64::from(size.wqebbs);
         let end = first + count;
         if Self::looks_for_stop(first, count) {
             arch::cold();
@@ -221,22 +205,38 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
         }
         if !self.has_room(end) {
             arch::cold();
-            // Who waits for room rings first (rule O13).
-            self.ring_pending();
+            // Nothing is reserved yet, as nobody else can see our index: a wait that ends here changes nothing.
             self.wait_for_room::<RING>(end)?;
             arch::phase_post();
         }
-        Ok(first)
+        let filled = fill(self.place(first));
+        Ok(self.finish_exclusive::<RING, NUMBERED>(size, filled, cqe))
+    }
+
+    /// Finds room for a post of an exclusive queue by a group, from the index `reserved` on, as `submit_exclusive` does.
+    #[inline(always)]
+    pub(crate) fn reserve_exclusive(&mut self, count: u32) -> Result<(), Error> {
+        self.check_state()?;
+        let end = self.reserved + u64::from(count);
+        if Self::looks_for_stop(self.reserved, u64::from(count)) && self.handle.look_for_stop() {
+            return Err(Error::Stopped);
+        }
+        if !self.has_room(end) {
+            // Other members fill before the leader fences: what frees the slots is acquired at once.
+            self.wait_for_room::<false>(end)?;
+        }
+        Ok(())
     }
 
     /// Ends a post of an exclusive queue.
     #[inline(always)]
     pub(crate) fn finish_exclusive<const RING: bool, const NUMBERED: bool>(
         &mut self,
-        first: u64,
         size: Size,
         filled: Filled,
-    ) -> Posted {
+        cqe: &mut u64,
+    ) -> Ticket {
+        let first = self.reserved;
         let end = first + u64::from(size.wqebbs);
         self.reserved = end;
         if RING {
@@ -245,19 +245,14 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
         } else {
             self.pending += u64::from(size.wqebbs);
         }
-        let cqe = if NUMBERED {
-            number(first, size, self.handle.gap().wrapping_add(self.gap))
-        } else {
-            0
-        };
+        if NUMBERED {
+            *cqe = number(first, size, self.handle.gap().wrapping_add(self.gap));
+        }
         self.gap += size.gap();
         if filled.more != 0 {
             self.long = LongWqe::new(end - 1 - u64::from(filled.more), filled.more);
         }
-        Posted {
-            ticket: Ticket(end - u64::from(filled.more)),
-            cqe,
-        }
+        Ticket(end - u64::from(filled.more))
     }
 
     /// Waits for room for the WQEBBs of an exclusive queue up to `end`.
@@ -271,6 +266,8 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
     /// that does not ring has no fence.
     #[inline(always)]
     fn wait_for_room<const RING: bool>(&mut self, end: u64) -> Result<(), Error> {
+        // Who waits for room rings first (rule O13).
+        self.ring_pending();
         let index = end - self.capacity;
         if RING && C::EVERY == 1 && end - self.reserved == 1 {
             self.look_until::<false>(index)
@@ -302,8 +299,9 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
     fn submit_shared<const RING: bool, const NUMBERED: bool>(
         &mut self,
         size: Size,
+        cqe: &mut u64,
         mut fill: impl FnMut(Place) -> Filled,
-    ) -> Result<Posted, Error> {
+    ) -> Result<Ticket, Error> {
         self.check_state()?;
         let count = u64::from(size.wqebbs);
         let first = self.handle.reserve(count);
@@ -339,7 +337,9 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
             if let Some(filled) = filled {
                 if self.handle.turn() == first {
                     arch::phase_post();
-                    return Ok(self.finish_shared::<RING, NUMBERED>(first, size, filled, marked));
+                    return Ok(
+                        self.finish_shared::<RING, NUMBERED>(first, size, filled, marked, cqe)
+                    );
                 }
                 if D::LAZY && !marked {
                     // A promise to ring: for those before, who may leave it to us.
@@ -409,7 +409,8 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
         size: Size,
         filled: Filled,
         contended: bool,
-    ) -> Posted {
+        cqe: &mut u64,
+    ) -> Ticket {
         let count = u64::from(size.wqebbs);
         let end = first + count;
         // To leave it to a successor is safe: that one has filled its slots, so it waits for nothing but this hand-off. It is
@@ -425,10 +426,11 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
         } else {
             self.ring(filled.head, end, alone(first, size));
         }
-        let mut cqe = 0;
         if NUMBERED || size.gap() != 0 {
             let gap = self.handle.gap();
-            cqe = number(first, size, gap);
+            if NUMBERED {
+                *cqe = number(first, size, gap);
+            }
             if size.gap() != 0 {
                 self.handle.set_gap(gap.wrapping_add(size.gap()));
             }
@@ -438,10 +440,7 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
                 .set_long(LongWqe::new(end - 1 - u64::from(filled.more), filled.more));
         }
         self.handle.hand_off(end);
-        Posted {
-            ticket: Ticket(end - u64::from(filled.more)),
-            cqe,
-        }
+        Ticket(end - u64::from(filled.more))
     }
 
     /// Reserves `count` free WQEBBs if there are as many, without waiting.
@@ -535,16 +534,12 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
         let first = reservation.first;
         if S::SHARED {
             let waited = self.wait_for_turn(first)?;
-            return Ok(self
-                .finish_shared::<RING, false>(first, size, last, waited)
-                .ticket);
+            return Ok(self.finish_shared::<RING, false>(first, size, last, waited, &mut 0));
         }
         if self.is_void(first) {
             return Err(Error::InvalidArgument);
         }
-        Ok(self
-            .finish_exclusive::<RING, false>(first, size, last)
-            .ticket)
+        Ok(self.finish_exclusive::<RING, false>(size, last, &mut 0))
     }
 
     /// Shared: waits for the turn of the filled post from `first`; true if it was not there at once.

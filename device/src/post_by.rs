@@ -14,7 +14,7 @@ use crate::{
     mode::{CqForm, Doorbell, Sharing},
     op::{Filled, Nop, Work},
     poll::Progress,
-    post::{Posted, Size},
+    post::Size,
     sq::{Sq, Ticket},
 };
 
@@ -30,15 +30,18 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
         if G::ALONE {
             return self.post(work);
         }
-        Ok(self
-            .post_together::<G, W, true, false, false>(group, work)?
-            .ticket)
+        self.post_together::<G, W, true, false, false>(group, work, &mut 0)
     }
 
-    /// Posts one NOP by a group, and numbers its CQE.
+    /// Posts one NOP by a group; `cqe` becomes the number of its CQE.
     #[inline(always)]
-    pub(crate) fn post_marker_by<G: Group>(&mut self, group: G) -> Result<Posted, Error> {
-        self.post_together::<G, _, true, false, true>(group, group.is_leader().then_some(Nop))
+    pub(crate) fn post_marker_by<G: Group>(
+        &mut self,
+        group: G,
+        cqe: &mut u64,
+    ) -> Result<Ticket, Error> {
+        let nop = group.is_leader().then_some(Nop);
+        self.post_together::<G, _, true, false, true>(group, nop, cqe)
     }
 
     /// As [`Self::post_by`], without ringing: see [`Self::post_quiet`].
@@ -57,9 +60,7 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
         if G::ALONE {
             return self.post_quiet(work);
         }
-        Ok(self
-            .post_together::<G, W, false, false, false>(group, work)?
-            .ticket)
+        self.post_together::<G, W, false, false, false>(group, work, &mut 0)
     }
 
     /// As [`Self::post_by`], without waiting for room.
@@ -72,9 +73,7 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
         if G::ALONE {
             return self.try_post(work);
         }
-        Ok(self
-            .post_together::<G, W, true, true, false>(group, work)?
-            .ticket)
+        self.post_together::<G, W, true, true, false>(group, work, &mut 0)
     }
 
     #[inline(always)]
@@ -82,14 +81,12 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
         &mut self,
         group: G,
         work: W,
-    ) -> Result<Posted, Error> {
+        cqe: &mut u64,
+    ) -> Result<Ticket, Error> {
         let own = Size::of(&work);
         let (before, wqebbs) = group.scan(W::WQEBBS, own.wqebbs);
         if wqebbs == 0 {
-            return Ok(Posted {
-                ticket: Ticket::default(),
-                cqe: 0,
-            });
+            return Ok(Ticket::default());
         }
         if wqebbs > u64::from(self.max_wqebbs()) {
             return Err(Error::InvalidArgument);
@@ -135,23 +132,19 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
         if group.is_leader() {
             published = self.publish_for_group::<RING, NUMBERED>(first, all, last);
         }
-        let mut cqe = 0;
         if S::SHARED || NUMBERED {
-            let answer;
-            [answer, cqe] = group.broadcast([
+            let [answer, number] = group.broadcast([
                 code(published.map(|_| Progress::Done)),
                 published.unwrap_or(0),
             ]);
             decode(answer)?;
+            *cqe = number;
         }
         if !S::SHARED {
             self.reserved = end;
         }
         arch::phase_other();
-        Ok(Posted {
-            ticket: Ticket(end - more),
-            cqe,
-        })
+        Ok(Ticket(end - more))
     }
 
     /// The leader's: the first index.
@@ -162,8 +155,8 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
         } else if S::SHARED {
             self.reserve_shared(wqebbs)
         } else {
-            // Other members fill before this one fences: what frees the slots is acquired at once.
-            self.reserve_exclusive::<false>(wqebbs)
+            self.reserve_exclusive(wqebbs)?;
+            Ok(self.reserved)
         }
     }
 
@@ -175,13 +168,14 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
         size: Size,
         last: Filled,
     ) -> Result<u64, Error> {
-        let posted = if S::SHARED {
+        let mut cqe = 0;
+        if S::SHARED {
             let waited = self.wait_for_turn(first)?;
-            self.finish_shared::<RING, NUMBERED>(first, size, last, waited)
+            self.finish_shared::<RING, NUMBERED>(first, size, last, waited, &mut cqe);
         } else {
-            self.finish_exclusive::<RING, NUMBERED>(first, size, last)
-        };
-        Ok(posted.cqe)
+            self.finish_exclusive::<RING, NUMBERED>(size, last, &mut cqe);
+        }
+        Ok(cqe)
     }
 
     /// As [`Self::wait`], by a group, whose members bring the same ticket. What the NIC did for it happens before what each does next.

@@ -132,11 +132,13 @@ impl<S: Sharing, D: Doorbell, C: EverySignalled> Sq<S, D, C> {
             // Nothing to wait for.
             return Ok((Ticket::default(), companion.post(counter)?));
         };
-        let data = self.post_numbered::<true, true, _>(Write::new(rest.local, rest.remote, len))?;
+        let mut cqe = 0;
+        let write = Write::new(rest.local, rest.remote, len);
+        let data = self.post_numbered::<true, true, _>(write, &mut cqe)?;
         // Of the CQE's number the NIC compares the low 24 bits, nearest to the CQ's producer.
-        let wait = WaitCqe::new(self.handle.cqn(), data.cqe as u32);
+        let wait = WaitCqe::new(self.handle.cqn(), cqe as u32);
         let counted = companion.post(Then(wait, counter))?;
-        Ok((data.ticket, counted))
+        Ok((data, counted))
     }
 
     /// As [`Self::put_counter`], by a group: each member brings a transfer of its own, and all the same counter, to which is added once,
@@ -161,10 +163,11 @@ impl<S: Sharing, D: Doorbell, C: EverySignalled> Sq<S, D, C> {
         let counter = counter.work()?;
         self.put_by(group, local, remote, len)?;
         // Completes behind the data of all.
-        let data = self.post_marker_by(group)?;
-        let wait = WaitCqe::new(self.handle.cqn(), data.cqe as u32);
+        let mut cqe = 0;
+        let data = self.post_marker_by(group, &mut cqe)?;
+        let wait = WaitCqe::new(self.handle.cqn(), cqe as u32);
         let counted = companion.post_by(group, group.is_leader().then_some(Then(wait, counter)))?;
-        Ok((data.ticket, counted))
+        Ok((data, counted))
     }
 }
 
