@@ -533,7 +533,62 @@ pub struct LatParams {
     pub reserved: u32,
 }
 
+/// Every WQE has a CQE: the form of the CQ is the handle's.
+pub const FORM_EVERY: u32 = 0;
+/// One WQE in 16 WQEBBs, and errors.
+pub const FORM_ON_ERROR: u32 = 1;
+
+/// Parameters of the kernels `wv_*_bw_*` and `wv_*_rate_*` that only post.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RateParams {
+    /// What they have in common with [`BwParams`]. `doorbell` is not looked at: each kernel has its own. Of a fetch-and-add,
+    /// `local` is where what was found goes, 8 bytes an operation, and `remote` the one counter of all threads. An inline write
+    /// has no `local`: its data is [`inline_words`].
+    pub common: BwParams,
+    /// `FORM_*`.
+    pub form: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// What a fetch-and-add adds.
+    pub add: u64,
+}
+
+/// Parameters of the kernels `wv_send_bw_*`.
+///
+/// The first `senders` threads, whole blocks, send as threads of [`RateParams`] write, with immediate data: the number of the
+/// buffer, `thread * slots + slot`. The `qps` threads behind them receive, thread `q` from the peer of QP `q`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SendParams {
+    /// As in [`RateParams`]; `remote` and `rkey` are not used.
+    pub common: BwParams,
+    /// `FORM_*`.
+    pub form: u32,
+    /// Threads that send.
+    pub senders: u32,
+    /// Address of `qps` addresses of [`RqHandle`]s.
+    pub receives: u64,
+    /// Address of `qps * buffers` words: what landed last in each buffer, its length above, its immediate data below.
+    pub landed: u64,
+    /// Address of `qps * buffers` buffers of `size` bytes.
+    pub into: u64,
+    /// Their key.
+    pub into_lkey: u32,
+    /// Receives that a queue has posted at a time, at most its depth.
+    pub buffers: u32,
+}
+
+/// What operation `op` of thread `thread` writes inline: the first bytes of these words, little-endian.
+#[inline(always)]
+pub const fn inline_words(thread: u64, op: u64) -> [u32; 7] {
+    let (low, high, thread) = (op as u32, (op >> 32) as u32, thread as u32);
+    [low, thread, high, !low, !thread, low ^ thread, 0x5a5a_5a5a]
+}
+
 const _: () = {
+    assert!(size_of::<RateParams>() == 96);
+    assert!(size_of::<SendParams>() == 120);
     assert!(size_of::<ThreadResult>() == 64);
     assert!(size_of::<BwParams>() == 80);
     assert!(size_of::<LatSide>() == 48);
@@ -706,5 +761,16 @@ stored! {
         deadline_ns: u64,
         doorbell: u32,
         reserved: u32,
+    }
+    RateParams { common: BwParams, form: u32, reserved: u32, add: u64 }
+    SendParams {
+        common: BwParams,
+        form: u32,
+        senders: u32,
+        receives: u64,
+        landed: u64,
+        into: u64,
+        into_lkey: u32,
+        buffers: u32,
     }
 }

@@ -40,6 +40,41 @@ impl<A: Fill, B: Fill> Fill for Then<A, B> {
     }
 }
 
+/// One of two operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OneOf<A, B> {
+    /// The first.
+    First(A),
+    /// The second.
+    Second(B),
+}
+
+impl<A: Fill, B: Fill> Fill for OneOf<A, B> {
+    const WQEBBS: u32 = if A::WQEBBS == B::WQEBBS { A::WQEBBS } else { 0 };
+    const SHORT: bool = A::SHORT && B::SHORT;
+    #[inline(always)]
+    fn wqebbs(&self) -> u32 {
+        match self {
+            Self::First(work) => work.wqebbs(),
+            Self::Second(work) => work.wqebbs(),
+        }
+    }
+    #[inline(always)]
+    fn wqes(&self) -> u32 {
+        match self {
+            Self::First(work) => work.wqes(),
+            Self::Second(work) => work.wqes(),
+        }
+    }
+    #[inline(always)]
+    fn fill(self, place: Place) -> Filled {
+        match self {
+            Self::First(work) => work.fill(place),
+            Self::Second(work) => work.fill(place),
+        }
+    }
+}
+
 impl<W: Fill> Fill for Option<W> {
     const WQEBBS: u32 = 0;
     const SHORT: bool = W::SHORT;
