@@ -529,8 +529,8 @@ pub struct LatParams {
     pub deadline_ns: u64,
     /// `DOORBELL_*`.
     pub doorbell: u32,
-    /// Unused, zero.
-    pub reserved: u32,
+    /// `FORM_*`, of the kernels `wv_write_lat_*`.
+    pub form: u32,
 }
 
 /// Every WQE has a CQE: the form of the CQ is the handle's.
@@ -760,7 +760,7 @@ stored! {
         iters: u64,
         deadline_ns: u64,
         doorbell: u32,
-        reserved: u32,
+        form: u32,
     }
     RateParams { common: BwParams, form: u32, reserved: u32, add: u64 }
     SendParams {

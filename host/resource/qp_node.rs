@@ -129,6 +129,7 @@ impl Drop for Attached {
 pub(super) struct Parents {
     pub(super) pd: Pin<PdNode>,
     pub(super) cq: Pin<CqNode>,
+    pub(super) receive_cq: Option<Pin<CqNode>>,
     pub(super) map: Pin<UarMapNode>,
     pub(super) umem: Pin<UmemNode>,
     pub(super) words: Pin<HostWordsNode>,
@@ -568,6 +569,7 @@ impl Node for QpNode {
             self.parents.words.slot(),
         ]
         .into_iter()
+        .chain(self.parents.receive_cq.iter().map(Pin::slot))
         .chain(regions)
         .collect()
     }

@@ -9,9 +9,9 @@ use std::mem::offset_of;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use warpverbs_wire::abi::{Line, QpHandle};
+use warpverbs_wire::abi::{Line, QpHandle, RqHandle};
 use warpverbs_wire::cqe::{CQE, FRESH};
-use warpverbs_wire::doorbell::{DBR_SEND, cq_dbr_word, dbr_word};
+use warpverbs_wire::doorbell::{DBR_RECEIVE, DBR_SEND, cq_dbr_word, dbr_word};
 
 use super::layout::{Layout, runs};
 use super::uar::{Uar, UarMap};
@@ -101,6 +101,12 @@ impl Slab {
         memory.fill(layout.cq(0), layout.cq_bytes(), FRESH)?;
         let controls = fresh_control(first_index, first_index).repeat(layout.places as usize);
         memory.write(layout.control(0), &controls)?;
+        if layout.rq_depth != 0 {
+            memory.fill(layout.receive_cq(0), layout.receive_cq_bytes(), FRESH)?;
+            let control = fresh_receive_control(first_index, first_index);
+            let controls = control.repeat(layout.places as usize);
+            memory.write(layout.receive_control(0), &controls)?;
+        }
         let words = HostWords::alloc(gpu, layout.places, "stop words")?;
         let umem = Umem::register(context, &memory)?;
         let uar = Uar::alloc(context)?;
@@ -202,6 +208,11 @@ impl Slab {
             let cq_bytes = u64::from(layout.cq_depth) * CQE as u64;
             memory.fill(layout.cq(place), cq_bytes, FRESH)?;
             self.write_control(place, self.0.first_index)?;
+            if layout.rq_depth != 0 {
+                let cq_bytes = u64::from(layout.receive_cq_depth()) * CQE as u64;
+                memory.fill(layout.receive_cq(place), cq_bytes, FRESH)?;
+                self.write_receive_control(place, self.0.first_index)?;
+            }
         }
         Ok((place, tenancy))
     }
@@ -211,6 +222,22 @@ impl Slab {
     pub(super) fn write_control(&self, place: u32, consumer: u64) -> Result<()> {
         let control = fresh_control(self.0.first_index, consumer);
         self.0.memory.write(self.0.layout.control(place), &control)
+    }
+
+    /// As [`Self::write_control`], of the receive queue.
+    pub(super) fn write_receive_control(&self, place: u32, consumer: u64) -> Result<()> {
+        let control = fresh_receive_control(self.0.first_index, consumer);
+        let at = self.0.layout.receive_control(place);
+        self.0.memory.write(at, &control)
+    }
+
+    /// Writes a receive queue's handle: the part that does not change while the QP is exported. It is cleared with the QP's.
+    pub(super) fn write_receive_handle(&self, place: u32, handle: &RqHandle) -> Result<()> {
+        let bytes = handle.to_bytes();
+        let fixed = bytes.get(..FIXED_RECEIVE).unwrap_or(&bytes);
+        self.0
+            .memory
+            .write(self.0.layout.receive_handle(place), fixed)
     }
 
     /// What a place's handle holds.
@@ -309,6 +336,11 @@ impl Slab {
     fn clear_run(&self, first: u32, count: u32) -> Result<()> {
         let rows = vec![0; count as usize * VERSION];
         self.write_rows(first, VERSION, &rows)?;
+        if self.0.layout.rq_depth != 0 {
+            let at = self.0.layout.receive_handle(first);
+            let pitch = Layout::RECEIVE_CONTROL;
+            self.0.memory.write_rows(at, pitch, VERSION, &rows)?;
+        }
         for place in first..first + count {
             self.forget_handle(place);
         }
@@ -359,7 +391,9 @@ impl fmt::Debug for Slab {
 
 /// Bytes of a handle that do not change while the QP is exported.
 const FIXED: usize = offset_of!(QpHandle, reserved);
-/// Bytes of its version.
+/// The same of a receive queue's handle.
+const FIXED_RECEIVE: usize = offset_of!(RqHandle, reserved);
+/// Bytes of a version.
 const VERSION: usize = 4;
 
 /// A handle that every kernel refuses, with SQ indices that start at `first_index` and CQ indices at `consumer`.
@@ -405,6 +439,10 @@ fn fresh_control(first_index: u64, consumer: u64) -> Vec<u8> {
     };
     put(0, &cq_dbr_word(consumer).to_le_bytes());
     put(
+        Layout::QP_DBR + DBR_RECEIVE as u64,
+        &dbr_word(first_index).to_le_bytes(),
+    );
+    put(
         Layout::QP_DBR + DBR_SEND as u64,
         &dbr_word(first_index).to_le_bytes(),
     );
@@ -412,5 +450,43 @@ fn fresh_control(first_index: u64, consumer: u64) -> Vec<u8> {
         Layout::HANDLE,
         &fresh_handle(first_index, consumer).to_bytes(),
     );
+    control
+}
+
+/// As [`fresh_handle`], of a receive queue whose CQ goes on at `consumer`.
+pub(super) fn fresh_receive_handle(first_index: u64, consumer: u64) -> RqHandle {
+    RqHandle {
+        version: 0,
+        flags: 0,
+        rq: 0,
+        dbr: 0,
+        rq_depth: 0,
+        log_stride: 0,
+        cq: 0,
+        cq_depth: 0,
+        qpn: 0,
+        stop: 0,
+        cq_dbr: 0,
+        reserved: Line::new(first_index),
+        turn: Line::new(first_index),
+        consumer: Line {
+            // CQEs before that of RQ index 0.
+            second: consumer.wrapping_sub(first_index),
+            ..Line::new(consumer)
+        },
+        state: Line::default(),
+    }
+}
+
+/// As [`fresh_control`], of a receive queue.
+fn fresh_receive_control(first_index: u64, consumer: u64) -> Vec<u8> {
+    let mut control = vec![0; Layout::RECEIVE_CONTROL as usize];
+    let record = cq_dbr_word(consumer).to_le_bytes();
+    let handle = fresh_receive_handle(first_index, consumer).to_bytes();
+    let line = Layout::RECEIVE_CONTROL as usize - handle.len();
+    let places = control.iter_mut();
+    places.zip(record).for_each(|(place, byte)| *place = byte);
+    let places = control.iter_mut().skip(line);
+    places.zip(handle).for_each(|(place, byte)| *place = byte);
     control
 }

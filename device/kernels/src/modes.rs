@@ -59,13 +59,18 @@ pub(crate) unsafe fn queue(params: &BwParams, threads: u64) -> Result<u64, Error
     Ok(unsafe { *(params.handles as *const u64).wrapping_add(number as usize) })
 }
 
-/// Does the job in the modes of the block and of the queue. `USUAL`: the modes of `wv_write_bw` too.
+/// Modes of the usual kind: exclusive or the GPU's sharing, every WQE signalled.
+pub(crate) const USUAL: u8 = 1;
+/// All others.
+pub(crate) const OTHERS: u8 = 2;
+
+/// Does the job in the modes of the block and of the queue, if they are among `MODES`.
 ///
 /// # Safety
 ///
 /// As the kernels': `handle` is the one that [`queue`] gave.
 #[inline(always)]
-pub(crate) unsafe fn run<J: Job, D: Doorbell, const USUAL: bool>(
+pub(crate) unsafe fn run<J: Job, D: Doorbell, const MODES: u8>(
     job: &mut J,
     handle: u64,
     sharing: u32,
@@ -73,31 +78,24 @@ pub(crate) unsafe fn run<J: Job, D: Doorbell, const USUAL: bool>(
 ) -> Result<(), Error> {
     // SAFETY: the caller's, here and below; `queue` has compared threads and queues.
     let collapsed = unsafe { Flags::load(handle) }?.collapsed();
+    let modes = (form, collapsed);
     unsafe {
         match sharing {
-            abi::SHARING_EXCLUSIVE if USUAL => {
-                in_form::<J, Exclusive, D, Thread, true>(job, handle, form, collapsed, Thread)
-            }
             abi::SHARING_EXCLUSIVE => {
-                in_form::<J, Exclusive, D, Thread, false>(job, handle, form, collapsed, Thread)
+                in_form::<J, Exclusive, D, Thread, MODES>(job, handle, modes, Thread)
             }
-            abi::SHARING_WARP if J::TOGETHER => {
+            abi::SHARING_WARP if J::TOGETHER && MODES & OTHERS != 0 => {
                 let lanes = Lanes::all();
-                in_form::<J, Exclusive, D, Lanes, true>(job, handle, form, collapsed, lanes)
+                in_form::<J, Exclusive, D, Lanes, USUAL>(job, handle, modes, lanes)
             }
-            abi::SHARING_CTA if J::TOGETHER => {
-                in_form::<J, Exclusive, D, Block, true>(job, handle, form, collapsed, Block)
+            abi::SHARING_CTA if J::TOGETHER && MODES & OTHERS != 0 => {
+                in_form::<J, Exclusive, D, Block, USUAL>(job, handle, modes, Block)
             }
             // A warp's threads share at the scope of their block: PTX has none below.
-            abi::SHARING_WARP | abi::SHARING_CTA => {
-                in_form::<J, Cta, D, Thread, true>(job, handle, form, collapsed, Thread)
+            abi::SHARING_WARP | abi::SHARING_CTA if !J::TOGETHER && MODES & OTHERS != 0 => {
+                in_form::<J, Cta, D, Thread, { USUAL | OTHERS }>(job, handle, modes, Thread)
             }
-            abi::SHARING_GPU if USUAL => {
-                in_form::<J, Gpu, D, Thread, true>(job, handle, form, collapsed, Thread)
-            }
-            abi::SHARING_GPU => {
-                in_form::<J, Gpu, D, Thread, false>(job, handle, form, collapsed, Thread)
-            }
+            abi::SHARING_GPU => in_form::<J, Gpu, D, Thread, MODES>(job, handle, modes, Thread),
             _ => Err(Error::InvalidArgument),
         }
     }
@@ -107,19 +105,24 @@ pub(crate) unsafe fn run<J: Job, D: Doorbell, const USUAL: bool>(
 ///
 /// As [`run`]'s.
 #[inline(always)]
-unsafe fn in_form<J: Job, S: Sharing, D: Doorbell, G: Group, const EVERY: bool>(
+unsafe fn in_form<J: Job, S: Sharing, D: Doorbell, G: Group, const MODES: u8>(
     job: &mut J,
     handle: u64,
-    form: u32,
-    collapsed: bool,
+    modes: (u32, bool),
     group: G,
 ) -> Result<(), Error> {
     // SAFETY: the caller's.
     unsafe {
-        match (form, collapsed) {
-            (abi::FORM_EVERY, true) if EVERY => job.run::<S, D, Collapsed, G>(handle, group),
-            (abi::FORM_EVERY, false) if EVERY => job.run::<S, D, Ring, G>(handle, group),
-            (abi::FORM_ON_ERROR, false) => job.run::<S, D, OnError<16>, G>(handle, group),
+        match modes {
+            (abi::FORM_EVERY, true) if MODES & USUAL != 0 => {
+                job.run::<S, D, Collapsed, G>(handle, group)
+            }
+            (abi::FORM_EVERY, false) if MODES & USUAL != 0 => {
+                job.run::<S, D, Ring, G>(handle, group)
+            }
+            (abi::FORM_ON_ERROR, false) if MODES & OTHERS != 0 => {
+                job.run::<S, D, OnError<16>, G>(handle, group)
+            }
             _ => Err(Error::InvalidArgument),
         }
     }

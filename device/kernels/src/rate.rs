@@ -1,7 +1,7 @@
-//! `wv_*_bw_*` and `wv_*_rate_*`: each thread posts its operations as fast as the queue takes them, in every mode.
+//! `wv_*_bw_*` and `wv_*_rate_*`: each thread posts its operations as fast as the queue takes them.
 //!
 //! One entry a doorbell; sharing and form of the CQ are in the block. The entries of writes and reads leave out what `wv_write_bw`
-//! and `wv_read_bw` have.
+//! and `wv_read_bw` have. What is not usual, a warp's or a block's sharing and completions of errors alone, the doorbell `Db` has.
 //!
 //! Geometry: any one-dimensional grid. With a warp's sharing a block has at most 32 threads.
 
@@ -16,7 +16,10 @@ use warpverbs_device::{
     thread,
 };
 
-use crate::{modes, modes::Job, report};
+use crate::{
+    modes::{self, Job, OTHERS, USUAL},
+    report,
+};
 
 /// What a thread posts.
 trait Operation {
@@ -184,7 +187,7 @@ impl<O: Operation> Job for Rate<'_, O> {
 ///
 /// As the kernels'.
 #[inline(always)]
-unsafe fn kernel<O: Operation, D: Doorbell, const USUAL: bool>(params: &RateParams) {
+unsafe fn kernel<O: Operation, D: Doorbell, const MODES: u8>(params: &RateParams) {
     let mut result = ThreadResult::default();
     let mut job = Rate::<O> {
         params,
@@ -194,7 +197,7 @@ unsafe fn kernel<O: Operation, D: Doorbell, const USUAL: bool>(params: &RatePara
     // SAFETY: the caller's, here and below.
     let ended = match unsafe { modes::queue(&params.common, thread::count()) } {
         Ok(handle) => unsafe {
-            modes::run::<_, D, USUAL>(&mut job, handle, params.common.sharing, params.form)
+            modes::run::<_, D, MODES>(&mut job, handle, params.common.sharing, params.form)
         },
         Err(error) => Err(error),
     };
@@ -203,7 +206,7 @@ unsafe fn kernel<O: Operation, D: Doorbell, const USUAL: bool>(params: &RatePara
 }
 
 macro_rules! entries {
-    ($([$operation:ty, $usual:literal, $doc:literal] { $($name:ident $doorbell:ty,)* })*) => {$($(
+    ($([$operation:ty, $doc:literal] { $($name:ident $doorbell:ty, $modes:expr;)* })*) => {$($(
         entry! {
             #[doc = concat!($doc, " Doorbell: `", stringify!($doorbell), "`.")]
             ///
@@ -212,46 +215,40 @@ macro_rules! entries {
             /// The addresses in the block are live for the kernel, as `RateParams` describes them.
             fn $name(params: RateParams) {
                 // SAFETY: the caller's.
-                unsafe { kernel::<$operation, $doorbell, $usual>(&params) }
+                unsafe { kernel::<$operation, $doorbell, { $modes }>(&params) }
             }
         }
     )*)*};
 }
 entries! {
-    [Writes, false, "RDMA writes."] {
-        wv_write_bw_db Db,
-        wv_write_bw_early DbEarly,
+    [Writes, "RDMA writes."] {
+        wv_write_bw_db Db, OTHERS;
+        wv_write_bw_bf BlueFlame, USUAL;
+        wv_write_bw_proxy Proxy, USUAL;
+        wv_write_bw_nodbr NoDbr, USUAL;
+        wv_write_bw_ingpu InGpu<Db>, USUAL;
     }
-    [Writes, true, "RDMA writes."] {
-        wv_write_bw_bf BlueFlame,
-        wv_write_bw_proxy Proxy,
-        wv_write_bw_nodbr NoDbr,
-        wv_write_bw_ingpu InGpu<Db>,
+    [Reads, "RDMA reads."] {
+        wv_read_bw_db Db, OTHERS;
+        wv_read_bw_bf BlueFlame, USUAL;
+        wv_read_bw_proxy Proxy, USUAL;
+        wv_read_bw_nodbr NoDbr, USUAL;
+        wv_read_bw_ingpu InGpu<Db>, USUAL;
     }
-    [Reads, false, "RDMA reads."] {
-        wv_read_bw_db Db,
-        wv_read_bw_early DbEarly,
+    [Adds, "Fetch-and-adds of 8 bytes, all on one counter."] {
+        wv_atomic_rate_db Db, USUAL | OTHERS;
+        wv_atomic_rate_early DbEarly, USUAL;
+        wv_atomic_rate_bf BlueFlame, USUAL;
+        wv_atomic_rate_proxy Proxy, USUAL;
+        wv_atomic_rate_nodbr NoDbr, USUAL;
+        wv_atomic_rate_ingpu InGpu<Db>, USUAL;
     }
-    [Reads, true, "RDMA reads."] {
-        wv_read_bw_bf BlueFlame,
-        wv_read_bw_proxy Proxy,
-        wv_read_bw_nodbr NoDbr,
-        wv_read_bw_ingpu InGpu<Db>,
-    }
-    [Adds, true, "Fetch-and-adds of 8 bytes, all on one counter."] {
-        wv_atomic_rate_db Db,
-        wv_atomic_rate_early DbEarly,
-        wv_atomic_rate_bf BlueFlame,
-        wv_atomic_rate_proxy Proxy,
-        wv_atomic_rate_nodbr NoDbr,
-        wv_atomic_rate_ingpu InGpu<Db>,
-    }
-    [Posts, true, "RDMA writes whose data is in the WQE. Threads that share a queue as a warp or a block post together."] {
-        wv_post_rate_db Db,
-        wv_post_rate_early DbEarly,
-        wv_post_rate_bf BlueFlame,
-        wv_post_rate_proxy Proxy,
-        wv_post_rate_nodbr NoDbr,
-        wv_post_rate_ingpu InGpu<Db>,
+    [Posts, "RDMA writes whose data is in the WQE. Threads that share a queue as a warp or a block post together."] {
+        wv_post_rate_db Db, USUAL | OTHERS;
+        wv_post_rate_early DbEarly, USUAL;
+        wv_post_rate_bf BlueFlame, USUAL;
+        wv_post_rate_proxy Proxy, USUAL;
+        wv_post_rate_nodbr NoDbr, USUAL;
+        wv_post_rate_ingpu InGpu<Db>, USUAL;
     }
 }

@@ -13,7 +13,10 @@ use warpverbs_device::{
     thread,
 };
 
-use crate::{modes, modes::Job, report};
+use crate::{
+    modes::{self, Job, OTHERS, USUAL},
+    report,
+};
 
 struct Sender<'a> {
     params: &'a SendParams,
@@ -37,7 +40,9 @@ impl Job for Sender<'_> {
         let size = u64::from(common.size);
         let first = (thread::index() as u32).wrapping_mul(common.slots);
         let start = Local {
-            addr: common.local.wrapping_add(u64::from(first).wrapping_mul(size)),
+            addr: common
+                .local
+                .wrapping_add(u64::from(first).wrapping_mul(size)),
             lkey: common.lkey,
         };
         let (mut local, mut slot) = (start, 0);
@@ -81,7 +86,11 @@ fn expected(params: &SendParams, qp: u64) -> u64 {
                 0
             }
         }
-        _ => senders / qps + u64::from(qp < senders % qps),
+        // Never by zero: there is a QP.
+        _ => {
+            let every = senders.checked_div(qps).unwrap_or(0);
+            every + u64::from(qp < senders - every * qps)
+        }
     };
     threads.wrapping_mul(params.common.iters)
 }
@@ -134,9 +143,13 @@ unsafe fn receive(params: &SendParams, qp: u64, result: &mut ThreadResult) -> Re
             _ => u32::MAX,
         };
         let word = u64::from(len) << 32 | u64::from(received.immediate);
-        let at = own + received.index % buffers;
+        let at = own + received.index.checked_rem(buffers).unwrap_or(0);
         // SAFETY: the caller's: `qps * buffers` words, of which this thread alone writes its own.
-        unsafe { (params.landed as *mut u64).wrapping_add(at as usize).write(word) }
+        unsafe {
+            (params.landed as *mut u64)
+                .wrapping_add(at as usize)
+                .write(word)
+        }
         result.completed += 1;
     }
     result.end_ns = thread::now_ns();
@@ -147,7 +160,7 @@ unsafe fn receive(params: &SendParams, qp: u64, result: &mut ThreadResult) -> Re
 ///
 /// As the kernels'.
 #[inline(always)]
-unsafe fn kernel<D: Doorbell>(params: &SendParams) {
+unsafe fn kernel<D: Doorbell, const MODES: u8>(params: &SendParams) {
     let (index, senders) = (thread::index(), u64::from(params.senders));
     let mut result = ThreadResult::default();
     // SAFETY: the caller's, here and below.
@@ -159,7 +172,7 @@ unsafe fn kernel<D: Doorbell>(params: &SendParams) {
                     result: &mut result,
                 };
                 unsafe {
-                    modes::run::<_, D, true>(&mut job, handle, params.common.sharing, params.form)
+                    modes::run::<_, D, MODES>(&mut job, handle, params.common.sharing, params.form)
                 }
             }
             Err(error) => Err(error),
@@ -178,7 +191,7 @@ unsafe fn kernel<D: Doorbell>(params: &SendParams) {
 }
 
 macro_rules! entries {
-    ($($name:ident $doorbell:ty,)*) => {$(
+    ($($name:ident $doorbell:ty, $modes:expr;)*) => {$(
         entry! {
             #[doc = concat!("Sends with immediate data, and their receives. Doorbell: `", stringify!($doorbell), "`.")]
             ///
@@ -188,16 +201,16 @@ macro_rules! entries {
             /// nobody else.
             fn $name(params: SendParams) {
                 // SAFETY: the caller's.
-                unsafe { kernel::<$doorbell>(&params) }
+                unsafe { kernel::<$doorbell, { $modes }>(&params) }
             }
         }
     )*};
 }
 entries! {
-    wv_send_bw_db Db,
-    wv_send_bw_early DbEarly,
-    wv_send_bw_bf BlueFlame,
-    wv_send_bw_proxy Proxy,
-    wv_send_bw_nodbr NoDbr,
-    wv_send_bw_ingpu InGpu<Db>,
+    wv_send_bw_db Db, USUAL | OTHERS;
+    wv_send_bw_early DbEarly, USUAL;
+    wv_send_bw_bf BlueFlame, USUAL;
+    wv_send_bw_proxy Proxy, USUAL;
+    wv_send_bw_nodbr NoDbr, USUAL;
+    wv_send_bw_ingpu InGpu<Db>, USUAL;
 }

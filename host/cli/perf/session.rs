@@ -8,14 +8,16 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 use warpverbs::driver::sim::Trace;
 use warpverbs::{
-    Context, ErrorKind, GpuContext, Module, Pd, QpConfig, QpPool, QueuePair, Run, RunReport, Stream,
+    Access, Context, ErrorKind, GpuContext, Module, Pd, QpConfig, QpPool, QueuePair, Run,
+    RunReport, Stream,
 };
 
 use super::closing::{Closed, GRACE};
 use super::devices::Devices;
+use super::mode;
 use super::plan::Plan;
 use super::report::Outcome;
-use crate::args::Cq;
+use crate::args::{Cq, Test};
 use crate::failure::{Failure, one_line};
 use crate::interrupt::{Interrupt, Signal};
 
@@ -105,14 +107,21 @@ impl Session {
     ) -> Result<(Vec<QueuePair>, Vec<QueuePair>), Failure> {
         let config = QpConfig::default()
             .depth(plan.depth)
-            .cq_form(match plan.cq {
-                Cq::Collapsed => warpverbs::CqForm::Collapsed,
-                Cq::Ring => warpverbs::CqForm::Ring,
-            });
-        let build = |pd: &Pd| QpPool::create(pd, &self.gpu, &config, count)?.qps(count as usize);
+            .cq_form(mode::cq_form(plan.cq));
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let far_config = match plan.test {
+            Test::SendBw => config
+                .clone()
+                .receive_depth(plan.receives.next_power_of_two()),
+            Test::AtomicRate => config.clone().access(access | Access::REMOTE_ATOMIC),
+            _ => config.clone(),
+        };
+        let build = |pd: &Pd, config: &QpConfig| {
+            QpPool::create(pd, &self.gpu, config, count)?.qps(count as usize)
+        };
         let infos =
             |qps: &[QueuePair]| -> Vec<_> { qps.iter().map(QueuePair::local_info).collect() };
-        let (mut near, mut far) = (build(&self.pd)?, build(&self.far_pd)?);
+        let (mut near, mut far) = (build(&self.pd, &config)?, build(&self.far_pd, &far_config)?);
         let (here, there) = (infos(&near), infos(&far));
         QueuePair::connect_all(&mut near, &there)?;
         QueuePair::connect_all(&mut far, &here)?;
@@ -145,7 +154,18 @@ impl Session {
                 continue;
             };
             // A thread may end with one work request of its own, to settle its reads.
-            let most = plan.operations() + u64::from(plan.threads);
+            let more = match (plan.test, plan.cq) {
+                // Each message is completed at both ends.
+                (Test::SendBw, _) => plan.operations(),
+                _ => 0,
+            };
+            // A wait behind the last completion that is due posts one.
+            let waits = if plan.cq == Cq::Onerror {
+                plan.operations()
+            } else {
+                0
+            };
+            let most = plan.operations() + u64::from(plan.threads) + more + waits;
             if completed > most {
                 run.stop()?;
                 return Err(Failure::Run(format!(
