@@ -106,6 +106,8 @@ impl Slab {
             let control = fresh_receive_control(first_index, first_index);
             let controls = control.repeat(layout.places as usize);
             memory.write(layout.receive_control(0), &controls)?;
+            // The NIC reads whole WQEs, of which a receive of few pieces writes no more than those and an end.
+            memory.fill(0, layout.cq(0), 0)?;
         }
         let words = HostWords::alloc(gpu, layout.places, "stop words")?;
         let umem = Umem::register(context, &memory)?;

@@ -110,9 +110,11 @@ impl Session {
             .cq_form(mode::cq_form(plan.cq));
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         let far_config = match plan.test {
+            // A receiver that is behind says so for 10 us, the shortest time: it is one thread.
             Test::SendBw => config
                 .clone()
-                .receive_depth(plan.receives.next_power_of_two()),
+                .receive_depth(plan.receives.next_power_of_two())
+                .min_rnr_timer(1),
             Test::AtomicRate => config.clone().access(access | Access::REMOTE_ATOMIC),
             _ => config.clone(),
         };
