@@ -189,14 +189,23 @@ fn bad_usage_is_one_line_and_exit_code_2() {
             "perf write-bw --sharing gpu --threads 65536 --size 1048576",
             "--threads",
         ),
-        ("perf write-bw --sharing warp", "--sharing"),
-        ("perf write-bw --cq onerror", "--cq"),
-        ("perf write-bw --doorbell bf", "--doorbell"),
-        ("perf write-bw --order gpu", "--order"),
+        ("perf write-bw --sharing warp --threads 33", "at most 32"),
+        ("perf write-bw --sharing cta --threads 9 --qps 2", "a multiple of --qps"),
+        ("perf write-bw --sharing cta --doorbell bf", "--doorbell db"),
+        ("perf write-bw --cq onerror --doorbell early", "--doorbell db"),
+        ("perf write-bw --cq onerror --depth 16", "--depth 32"),
+        ("perf write-bw --order gpu --check strict", "--check gpu"),
+        ("perf write-bw --order gpu --doorbell bf", "--order sys"),
+        ("perf write-bw --order gpu --gpu host", "--order sys"),
+        ("perf write-bw --order cpu", "--order"),
+        ("perf atomic-rate --size 4", "give 8"),
+        ("perf post-rate --size 29", "write-bw"),
+        ("perf post-rate --sharing cta --threads 128", "--depth"),
+        ("perf write-lat --sharing gpu", "--sharing"),
         ("perf write-bw --seed x", "--seed"),
         ("perf write-bw --listen 7", "--listen"),
         ("perf write-lat --threads 3", "--threads"),
-        ("perf send-bw", "send-bw"),
+        ("perf recv-bw", "recv-bw"),
         ("perf", "<TEST>"),
         ("doctor", "doctor"),
     ] {
@@ -235,7 +244,7 @@ fn ptx_that_does_not_load_is_named_with_its_line() {
     }
     assert_eq!(refused("perf write-bw --ptx /no/such/file").0, 1);
     // Another device ABI.
-    let other = text.replacen("wv_device_abi[4] = {1}", "wv_device_abi[4] = {9}", 1);
+    let other = text.replacen("wv_device_abi[4] = {2}", "wv_device_abi[4] = {9}", 1);
     assert_ne!(other, text);
     let file = Scratch::new("abi.ptx", &other);
     let (code, said) = refused(&format!("perf write-bw --ptx {}", file.path()));
