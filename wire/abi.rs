@@ -579,6 +579,57 @@ pub struct SendParams {
     pub buffers: u32,
 }
 
+/// Parameters of the kernels `wv_put_signal`, `wv_wait_signal`, `wv_put_list`, `wv_progress` and `wv_drain`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TaskParams {
+    /// As in [`RateParams`]; of regions and counts, what the kernel uses.
+    pub common: BwParams,
+    /// Where the signal is added, at the peer; the word that is awaited; `count` [`Descriptor`]s.
+    pub address: u64,
+    /// Descriptors; the value that is awaited; completions that a thread takes at most.
+    pub count: u64,
+    /// What a signal adds.
+    pub add: u64,
+    /// Where the values before the signals go, 8 bytes a thread.
+    pub fetched: u64,
+    /// Key of the signal.
+    pub rkey: u32,
+    /// Key of `fetched`.
+    pub lkey: u32,
+    /// Of a list: 0 writes to the peer, 1 reads from it.
+    pub direction: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// Parameters of `wv_fill` and `wv_verify`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DataParams {
+    /// [`VERSION`].
+    pub version: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// Address of a [`ThreadResult`] for each thread.
+    pub results: u64,
+    /// Address of the data, a multiple of 8.
+    pub address: u64,
+    /// Its words of 8 bytes.
+    pub words: u64,
+    /// What it is made of.
+    pub seed: u64,
+}
+
+/// Word `index` of data of a seed: SplitMix64's finaliser over a counter, so that no two words of a seed are alike.
+#[inline(always)]
+pub const fn data_word(seed: u64, index: u64) -> u64 {
+    let mut word = seed.wrapping_add(index.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ (word >> 31)
+}
+
 /// What operation `op` of thread `thread` writes inline: the first bytes of these words, little-endian.
 #[inline(always)]
 pub const fn inline_words(thread: u64, op: u64) -> [u32; 7] {
@@ -589,6 +640,8 @@ pub const fn inline_words(thread: u64, op: u64) -> [u32; 7] {
 const _: () = {
     assert!(size_of::<RateParams>() == 96);
     assert!(size_of::<SendParams>() == 120);
+    assert!(size_of::<TaskParams>() == 128);
+    assert!(size_of::<DataParams>() == 40);
     assert!(size_of::<ThreadResult>() == 64);
     assert!(size_of::<BwParams>() == 80);
     assert!(size_of::<LatSide>() == 48);
@@ -772,5 +825,24 @@ stored! {
         into: u64,
         into_lkey: u32,
         buffers: u32,
+    }
+    TaskParams {
+        common: BwParams,
+        address: u64,
+        count: u64,
+        add: u64,
+        fetched: u64,
+        rkey: u32,
+        lkey: u32,
+        direction: u32,
+        reserved: u32,
+    }
+    DataParams {
+        version: u32,
+        reserved: u32,
+        results: u64,
+        address: u64,
+        words: u64,
+        seed: u64,
     }
 }

@@ -12,6 +12,8 @@ mod rate;
 mod run;
 #[allow(unsafe_code)]
 mod sends;
+#[allow(unsafe_code)]
+mod task;
 
 use std::time::Duration;
 
@@ -25,6 +27,7 @@ pub use mode::{Completions, Doorbell, Order, Sharing};
 pub use rate::{Operation, Rate};
 pub use run::{Run, RunReport, ThreadReport};
 pub use sends::{Landed, LandedLog, Sends};
+pub use task::{SeededData, Task, TaskLaunch};
 
 /// Longer than a QP's retry time at timeout 14 and retry count 7, about 3.6 s (rule O9).
 const DEFAULT_WAIT_DEADLINE: Duration = Duration::from_secs(10);

@@ -190,9 +190,15 @@ fn bad_usage_is_one_line_and_exit_code_2() {
             "--threads",
         ),
         ("perf write-bw --sharing warp --threads 33", "at most 32"),
-        ("perf write-bw --sharing cta --threads 9 --qps 2", "a multiple of --qps"),
+        (
+            "perf write-bw --sharing cta --threads 9 --qps 2",
+            "a multiple of --qps",
+        ),
         ("perf write-bw --sharing cta --doorbell bf", "--doorbell db"),
-        ("perf write-bw --cq onerror --doorbell early", "--doorbell db"),
+        (
+            "perf write-bw --cq onerror --doorbell early",
+            "--doorbell db",
+        ),
         ("perf write-bw --cq onerror --depth 16", "--depth 32"),
         ("perf write-bw --order gpu --check strict", "--check gpu"),
         ("perf write-bw --order gpu --doorbell bf", "--order sys"),

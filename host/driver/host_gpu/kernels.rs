@@ -5,8 +5,8 @@
 //!
 //! One of the files with `unsafe`: kernels are unsafe functions.
 
-use warpverbs_kernels::{bw, lat, rate, send};
-use warpverbs_wire::abi::{BwParams, LatParams, RateParams, SendParams};
+use warpverbs_kernels::{bw, data, lat, rate, send, task};
+use warpverbs_wire::abi::{BwParams, DataParams, LatParams, RateParams, SendParams, TaskParams};
 
 /// A kernel.
 #[derive(Clone, Copy, Debug)]
@@ -56,4 +56,6 @@ kernels! {
         wv_atomic_rate_db wv_atomic_rate_early wv_atomic_rate_bf wv_atomic_rate_proxy wv_atomic_rate_nodbr wv_atomic_rate_ingpu
         wv_post_rate_db wv_post_rate_early wv_post_rate_bf wv_post_rate_proxy wv_post_rate_nodbr wv_post_rate_ingpu;
     send(SendParams): wv_send_bw_db wv_send_bw_early wv_send_bw_bf wv_send_bw_proxy wv_send_bw_nodbr wv_send_bw_ingpu;
+    task(TaskParams): wv_put_signal wv_wait_signal wv_put_list wv_progress wv_drain;
+    data(DataParams): wv_fill wv_verify;
 }
