@@ -111,6 +111,8 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
             reserved.unwrap_or(0),
         ]);
         decode(answer)?;
+        // The leader may have waited.
+        arch::phase_post();
         let mut filled = Filled::NONE;
         if own.wqebbs != 0 {
             filled = work.fill(self.place(first + before));
@@ -171,6 +173,7 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
         let mut cqe = 0;
         if S::SHARED {
             let waited = self.wait_for_turn(first)?;
+            arch::phase_post();
             self.finish_shared::<RING, NUMBERED>(first, size, last, waited, &mut cqe);
         } else {
             self.finish_exclusive::<RING, NUMBERED>(size, last, &mut cqe);
