@@ -58,5 +58,11 @@ mod sealed {
 pub(crate) use sealed::Fill;
 
 /// An operation, or several that are posted together. Values of this crate only.
-pub trait Work: Fill {}
+pub trait Work: Fill {
+    /// WQEBBs that it takes.
+    #[inline(always)]
+    fn blocks(&self) -> u32 {
+        self.wqebbs()
+    }
+}
 impl<W: Fill> Work for W {}
