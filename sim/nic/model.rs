@@ -467,6 +467,7 @@ impl NicModel {
             time: &mut self.time,
             buffers: &mut self.buffers,
             checks_wqes: self.config.checks_wqes,
+            ignores_unused_immediates: self.config.ignores_unused_immediates,
             clock: self.clock,
             trace: &self.trace,
             dma,

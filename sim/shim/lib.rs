@@ -56,3 +56,12 @@ pub fn take_findings() -> Vec<String> {
 pub fn findings_of(kind: &str) -> u64 {
     world::existing().map_or(0, |world| world.findings_of(kind))
 }
+
+/// Lets a test at NIC number `index` of this process, to plant faults in it. `None` if no device has been opened yet, or there is
+/// no such NIC.
+pub fn with_nic<R>(
+    index: usize,
+    with: impl FnOnce(&mut warpverbs_sim_nic::NicModel) -> R,
+) -> Option<R> {
+    Some(with(&mut *world::existing()?.nic(index).ok()?))
+}

@@ -39,9 +39,9 @@ impl Running {
         self.ring_at(qp, REGISTER);
     }
 
-    fn ring_at(&self, qp: &TestQp, register: usize) {
+    fn ring_at(&self, qp: &TestQp, offset: usize) {
         let value = u64::from_le_bytes(doorbell(qp.next, qp.qpn).to_le_bytes());
-        self.store(register, value);
+        self.store(offset, value);
     }
 
     pub(crate) fn store(&self, register: usize, value: u64) {
