@@ -4,9 +4,9 @@ mod common;
 
 use std::collections::BTreeMap;
 
-use common::{Options, PATIENCE, POISON, pattern};
+use common::{Options, PATIENCE, POISON, World, pattern};
 use warpverbs::driver::fault::{Call, Fault, Faults, Outcome};
-use warpverbs::driver::sim::{InjectedFault, World};
+use warpverbs::driver::sim::InjectedFault;
 use warpverbs::{
     Access, Bandwidth, CloseReport, Context, CqForm, Error, ErrorKind, ExportedQp, GpuContext,
     Module, Mr, Pd, QpConfig, QpPool, QpStatus, QueuePair, Refused, Sharing, Stage, Stream,

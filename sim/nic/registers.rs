@@ -51,7 +51,7 @@ impl Backing {
 ///
 /// A page that is given back is kept, and used again: a store that comes late hits no memory of anyone else.
 #[derive(Default)]
-pub(crate) struct Registers(Mutex<Pages>);
+pub struct Registers(Mutex<Pages>);
 
 #[derive(Default)]
 struct Pages {
@@ -65,7 +65,7 @@ impl Registers {
     }
 
     /// Gives page `number` memory, and returns its address.
-    pub(crate) fn map(&self, number: u32) -> u64 {
+    pub fn map(&self, number: u32) -> u64 {
         let mut pages = self.pages();
         let page = match pages.free.pop() {
             Some(page) => {
@@ -86,7 +86,7 @@ impl Registers {
     }
 
     /// Has page `number` lie in memory that is given, which is zeroed.
-    pub(crate) fn map_given(&self, number: u32, words: &'static [AtomicU64; WORDS]) {
+    pub fn map_given(&self, number: u32, words: &'static [AtomicU64; WORDS]) {
         words
             .iter()
             .for_each(|word| word.store(0, Ordering::Relaxed));
@@ -97,7 +97,7 @@ impl Registers {
     }
 
     /// Takes a page's memory back.
-    pub(crate) fn unmap(&self, number: u32) {
+    pub fn unmap(&self, number: u32) {
         let mut pages = self.pages();
         if let Some(at) = pages.used.iter().position(|used| used.number == number)
             && let Backing::Own(page) = pages.used.swap_remove(at).page
@@ -107,7 +107,7 @@ impl Registers {
     }
 
     /// True if a page in use begins at `addr`.
-    pub(crate) fn has(&self, addr: u64) -> bool {
+    pub fn has(&self, addr: u64) -> bool {
         self.pages()
             .used
             .iter()
@@ -116,7 +116,7 @@ impl Registers {
 
     /// Takes out what was stored: page number, byte offset in the page, value. A register holds one value: of stores that
     /// follow each other closely the last one is found. With `all` the registers that are seldom used are looked at too.
-    pub(crate) fn take(&self, all: bool, mut stored: impl FnMut(u32, usize, [u8; 8])) {
+    pub fn take(&self, all: bool, mut stored: impl FnMut(u32, usize, [u8; 8])) {
         let others: &[usize] = if all { &OTHERS } else { &[] };
         for used in &self.pages().used {
             for offset in FIRST.iter().chain(others) {

@@ -35,9 +35,7 @@ fn device_of(path: *const c_char) -> Option<usize> {
 
 fn open_device(nic: usize, flags: c_int) -> Result<c_int> {
     let world = world::current()?;
-    if nic >= world.nics() {
-        return Err(Errno::NOENT);
-    }
+    world.ready(nic)?;
     let fd = sys::open(STAND_IN.as_ptr(), flags, 0)?;
     let mut state = world.state();
     state.uids = state.uids.wrapping_add(1).max(1);
@@ -94,7 +92,9 @@ fn map_doorbells(
     }
     let file = world.doorbells(context.nic)?;
     let place = (u64::from(page) * sys::PAGE) as i64;
-    sys::mmap(addr, len, protection, flags, file, place)
+    let mapped = sys::mmap(addr, len, protection, flags, file, place)?;
+    world.mapped_at(context.nic, page, mapped as usize as u64);
+    Ok(mapped)
 }
 
 fn answer<T>(result: Result<T>, failed: T) -> T {

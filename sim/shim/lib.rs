@@ -25,6 +25,7 @@ mod events;
 mod fds;
 #[allow(unsafe_code)]
 mod interpose;
+mod lent;
 mod memory;
 mod queues;
 mod request;
@@ -38,3 +39,5 @@ mod windows;
 mod wire;
 mod world;
 mod write;
+
+pub use lent::{Lent, Loan};

@@ -1,6 +1,7 @@
 //! The NICs of this process, and everything that programs have opened on them.
 //!
-//! Knows: which configuration the environment asks for, when the NICs are made, who holds what lock.
+//! Knows: which configuration the environment asks for, when the NICs are made, which NIC stands behind which device, who holds
+//! what lock.
 //! Must not know: commands.
 //!
 //! Lock order: [`State`], then the bus, then a NIC. The NICs' thread takes the state only while it holds neither.
@@ -9,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::{Deref, DerefMut};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use warpverbs_sim_bus::Bus;
 use warpverbs_sim_nic::{Background, HostCall, LinkLayer, NicConfig, NicModel};
@@ -17,6 +18,7 @@ use warpverbs_sim_nic::{Background, HostCall, LinkLayer, NicConfig, NicModel};
 use crate::context::Context;
 use crate::errno::{Errno, Result};
 use crate::events::{Channel, Owner, Subscription};
+use crate::lent::LentNic;
 use crate::memory::NoMemory;
 use crate::sys::{self, SharedPages};
 use crate::{events, wire};
@@ -39,17 +41,35 @@ const BAR: usize = warpverbs_sim_bus::BAR_SIZE as usize;
 /// All of it.
 pub(crate) struct World {
     process: u32,
-    pub(crate) bus: Arc<Bus>,
-    nics: Vec<Slot>,
-    background: Background,
+    slots: Vec<Slot>,
+    /// NICs of this library's own, made when one of them is opened; why they cannot be is said once.
+    own: OnceLock<Option<Own>>,
     state: Mutex<State>,
+}
+
+/// The place of a device.
+struct Slot {
+    /// Memory of its doorbell pages.
+    pages: SharedPages,
+    /// The NIC that stands behind it, if somebody has lent one.
+    lent: Mutex<Option<Arc<LentNic>>>,
+}
+
+/// NICs that run by themselves, on a bus of their own: one a device.
+pub(crate) struct Own {
+    bus: Arc<Bus>,
+    models: Vec<Arc<Mutex<NicModel>>>,
+    background: Background,
     /// Files to be removed at the end.
     sockets: Vec<PathBuf>,
 }
 
-struct Slot {
-    model: Arc<Mutex<NicModel>>,
-    pages: SharedPages,
+/// The NIC behind a device.
+pub(crate) enum Nic<'a> {
+    /// This library's, its number and its model.
+    Own(&'a Own, usize, &'a Mutex<NicModel>),
+    /// Somebody's.
+    Lent(Arc<LentNic>),
 }
 
 /// What programs have opened.
@@ -72,7 +92,7 @@ pub(crate) struct State {
 pub(crate) struct Locked<'a> {
     model: MutexGuard<'a, NicModel>,
     /// Ends after the lock.
-    _call: HostCall<'a>,
+    _call: Option<HostCall<'a>>,
 }
 
 impl Deref for Locked<'_> {
@@ -135,26 +155,18 @@ pub(crate) fn existing() -> Option<&'static World> {
     (world.process == sys::process()).then_some(world)
 }
 
-/// The world of this process, made at the first call. EIO if it cannot be made; why is said on standard error.
+/// The world of this process, made at the first call.
 pub(crate) fn current() -> Result<&'static World> {
     let _making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(world) = existing() {
         return Ok(world);
     }
-    match World::new() {
-        Ok(world) => {
-            let world = Box::leak(Box::new(world));
-            CURRENT.store(world, Ordering::Release);
-            Ok(world)
-        }
-        Err(why) => {
-            eprintln!("libwarpverbs_sim: no simulated NIC: {why}");
-            Err(Errno(libc::EIO))
-        }
-    }
+    let world = Box::leak(Box::new(World::new()?));
+    CURRENT.store(world, Ordering::Release);
+    Ok(world)
 }
 
-impl World {
+impl Own {
     fn new() -> std::result::Result<Self, String> {
         let bus = Bus::new(Box::new(NoMemory));
         let folder = std::env::var_os(WIRE).map(PathBuf::from);
@@ -163,7 +175,7 @@ impl World {
             Ok("infiniband") => LinkLayer::InfiniBand,
             Ok(other) => return Err(format!("{LINK} is {other}, not ethernet or infiniband")),
         };
-        let mut nics = Vec::new();
+        let mut models = Vec::new();
         let mut numbered = Vec::new();
         let mut sockets = Vec::new();
         for index in 0..wanted_nics() {
@@ -192,62 +204,154 @@ impl World {
             }
             let model = Arc::new(Mutex::new(model));
             numbered.push((bus.attach(model.clone()), model.clone()));
-            let pages = SharedPages::new(c"warpverbs doorbells", BAR)
-                .map_err(|error| format!("no memory for doorbell pages (error {})", error.0))?;
-            nics.push(Slot { model, pages });
+            models.push(model);
         }
         let background = Background::start_with_events(&bus, numbered, Box::new(events::of_nic))
             .map_err(|error| format!("cannot start the NICs' thread: {error}"))?;
         Ok(Self {
-            process: sys::process(),
             bus,
-            nics,
+            models,
             background,
-            state: Mutex::default(),
             sockets,
         })
     }
+}
 
-    /// How many NICs there are.
-    pub(crate) fn nics(&self) -> usize {
-        self.nics.len()
+impl Nic<'_> {
+    /// The bus that it is on.
+    pub(crate) fn bus(&self) -> &Bus {
+        match self {
+            Self::Own(own, ..) => &own.bus,
+            Self::Lent(nic) => nic.bus(),
+        }
+    }
+
+    /// Locks it for a call.
+    pub(crate) fn lock(&self) -> Locked<'_> {
+        match self {
+            Self::Own(own, index, model) => {
+                let call = own.background.call();
+                Locked {
+                    model: own.background.lock(*index, model),
+                    _call: Some(call),
+                }
+            }
+            Self::Lent(nic) => {
+                let (model, call) = nic.lock();
+                Locked { model, _call: call }
+            }
+        }
+    }
+}
+
+impl World {
+    fn new() -> Result<Self> {
+        let slot = |_| {
+            Ok(Slot {
+                pages: SharedPages::new(c"warpverbs doorbells", BAR)?,
+                lent: Mutex::default(),
+            })
+        };
+        Ok(Self {
+            process: sys::process(),
+            slots: (0..wanted_nics()).map(slot).collect::<Result<_>>()?,
+            own: OnceLock::new(),
+            state: Mutex::default(),
+        })
+    }
+
+    /// NICs of this library's own, made at the first call. EIO if they cannot be made; why is said on standard error.
+    fn own(&self) -> Result<&Own> {
+        self.own
+            .get_or_init(|| {
+                Own::new()
+                    .inspect_err(|why| eprintln!("libwarpverbs_sim: no simulated NIC: {why}"))
+                    .ok()
+            })
+            .as_ref()
+            .ok_or(Errno(libc::EIO))
+    }
+
+    /// Makes sure that there is a NIC behind a device.
+    pub(crate) fn ready(&self, index: usize) -> Result<()> {
+        self.nic(index).map(drop)
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Locks NIC number `index`.
-    pub(crate) fn nic(&self, index: usize) -> Result<Locked<'_>> {
-        let slot = self.nics.get(index).ok_or(Errno::INVAL)?;
-        let call = self.background.call();
-        Ok(Locked {
-            model: self.background.lock(index, &slot.model),
-            _call: call,
+    /// The NIC behind device number `index`.
+    pub(crate) fn nic(&self, index: usize) -> Result<Nic<'_>> {
+        let slot = self.slots.get(index).ok_or(Errno::NOENT)?;
+        if let Some(lent) = &*slot.lent.lock().unwrap_or_else(PoisonError::into_inner) {
+            return Ok(Nic::Lent(lent.clone()));
+        }
+        let own = self.own()?;
+        let model = own.models.get(index).ok_or(Errno::NOENT)?;
+        Ok(Nic::Own(own, index, model))
+    }
+
+    /// Puts a NIC behind the first device that has none; `None` if each has one.
+    pub(crate) fn lend(&self, nic: &Arc<LentNic>) -> Option<usize> {
+        if self.own.get().is_some() {
+            return None;
+        }
+        self.slots.iter().position(|slot| {
+            let mut lent = slot.lent.lock().unwrap_or_else(PoisonError::into_inner);
+            let free = lent.is_none();
+            if free {
+                *lent = Some(nic.clone());
+            }
+            free
         })
+    }
+
+    /// Takes it away again, with all that programs have open on it.
+    pub(crate) fn take_back(&self, index: usize) {
+        self.abandon(&mut self.state(), index);
+        if let Some(slot) = self.slots.get(index) {
+            *slot.lent.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        }
     }
 
     /// Gives a doorbell page its memory.
     pub(crate) fn map_doorbells(&self, index: usize, page: u32) -> Result<()> {
-        let slot = self.nics.get(index).ok_or(Errno::INVAL)?;
+        let slot = self.slots.get(index).ok_or(Errno::INVAL)?;
         let words = slot.pages.page(page).ok_or(Errno::NOMEM)?;
-        self.background.map_given(index, page, words);
+        match self.nic(index)? {
+            Nic::Own(own, number, _) => {
+                own.background.map_given(number, page, words);
+            }
+            Nic::Lent(nic) => nic.map(page, words),
+        }
         Ok(())
     }
 
     /// Takes it back.
     pub(crate) fn unmap_doorbells(&self, index: usize, page: u32) {
-        self.background.unmap(index, page);
+        match self.nic(index) {
+            Ok(Nic::Own(own, number, _)) => own.background.unmap(number, page),
+            Ok(Nic::Lent(nic)) => nic.unmap(page),
+            Err(_) => {}
+        }
+    }
+
+    /// A program has mapped a doorbell page at an address.
+    pub(crate) fn mapped_at(&self, index: usize, page: u32, addr: u64) {
+        if let Ok(Nic::Lent(nic)) = self.nic(index) {
+            nic.mapped_at(page, addr);
+        }
     }
 
     /// The file of the doorbell pages; page `p` lies at byte `p * 4096`.
     pub(crate) fn doorbells(&self, index: usize) -> Result<i32> {
-        Ok(self.nics.get(index).ok_or(Errno::INVAL)?.pages.fd())
+        Ok(self.slots.get(index).ok_or(Errno::INVAL)?.pages.fd())
     }
 
     /// Removes what the process leaves in file systems.
     pub(crate) fn leave(&self) {
-        for socket in &self.sockets {
+        for socket in self.own.get().into_iter().flatten().flat_map(|own| &own.sockets) {
             let _ = std::fs::remove_file(socket);
         }
     }

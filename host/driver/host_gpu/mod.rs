@@ -34,8 +34,10 @@ type Result<T> = std::result::Result<T, DriverError>;
 /// The host as a GPU.
 pub(crate) struct HostGpu {
     bus: Arc<Bus>,
-    /// NICs beside it are not on the bus: they have its memory by address, and several queues of one may share a doorbell page.
+    /// NICs beside it are not on the bus: they have its memory by address.
     real_nics: bool,
+    /// A NIC's driver may hand out one doorbell page several times.
+    pages_are_shared: bool,
     write_ordering: WriteOrdering,
     /// Says whether an address is that of a doorbell page.
     is_page: Box<dyn Fn(u64) -> bool + Send + Sync>,
@@ -79,7 +81,14 @@ impl HostGpu {
             write_ordering,
             bus,
             real_nics: false,
+            pages_are_shared: false,
         }
+    }
+
+    /// Beside NICs whose driver may hand out one doorbell page several times.
+    pub(crate) fn with_shared_pages(mut self) -> Self {
+        self.pages_are_shared = true;
+        self
     }
 
     /// As [`Self::new`], beside NICs that a driver of the system knows.
@@ -88,6 +97,7 @@ impl HostGpu {
         let memory = warpverbs_sim_gpu::memory_of(&warpverbs_sim_gpu::GpuConfig::default());
         Self {
             real_nics: true,
+            pages_are_shared: true,
             ..Self::new(Bus::new(memory), WriteOrdering::Owner, is_page)
         }
     }
@@ -109,7 +119,8 @@ impl HostGpu {
         live.extend(
             objects
                 .pages
-                .keys()
+                .iter()
+                .flat_map(|(page, users)| (0..*users).map(move |_| page))
                 .map(|page| format!("GPU page {page:#x}")),
         );
         live
@@ -264,7 +275,7 @@ impl Gpu for HostGpu {
         let mut objects = self.objects();
         let users = objects.pages.entry(page).or_default();
         // Mapping one again is the NIC's doing only where it hands out one page several times.
-        if *users > 0 && !self.real_nics {
+        if *users > 0 && !self.pages_are_shared {
             let text = format!("the page at {page:#x} is mapped already");
             return Err(DriverError::new(CALL, DriverErrorKind::Busy, text));
         }
