@@ -506,7 +506,13 @@ fn rule_13_a_nic_that_went_away_leaves_the_host_to_be_released_once() {
     once.dedup();
     assert_eq!(once.len(), others, "{calls:?}");
     let faults = bench.faults.clone();
-    let mapped = |name| faults.trace().iter().filter(|call| call.name == name).count();
+    let mapped = |name| {
+        faults
+            .trace()
+            .iter()
+            .filter(|call| call.name == name)
+            .count()
+    };
     assert_eq!(mapped("unmap_uar"), mapped("map_uar"));
     let made = faults.trace().len();
     drop(bench);

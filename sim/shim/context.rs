@@ -386,7 +386,9 @@ impl World {
             let _ = crate::sys::close(fd);
         }
         state.owners.retain(|(of, _), _| *of != nic);
-        state.subscriptions.retain(|subscription| subscription.nic != nic);
+        state
+            .subscriptions
+            .retain(|subscription| subscription.nic != nic);
     }
 
     /// The program has closed a channel.

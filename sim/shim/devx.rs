@@ -163,7 +163,11 @@ pub(crate) fn query_uar(call: &mut Call<'_>) -> Result<()> {
 pub(crate) fn query_eqn(call: &mut Call<'_>) -> Result<()> {
     call.devx()?;
     let vector = call.request.number32(0x1000)?;
-    let eqn = call.world.nic(call.context()?.nic)?.lock().query_eqn(vector)?;
+    let eqn = call
+        .world
+        .nic(call.context()?.nic)?
+        .lock()
+        .query_eqn(vector)?;
     call.request.output(0x1001, &eqn.to_ne_bytes())
 }
 

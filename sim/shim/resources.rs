@@ -77,7 +77,11 @@ pub(crate) fn get_context(call: &mut Call<'_>) -> Result<()> {
 /// QUERY_PORT
 pub(crate) fn query_port(call: &mut Call<'_>) -> Result<()> {
     let port = u8::try_from(call.request.number(0)?).map_err(|_| Errno::INVAL)?;
-    let info = call.world.nic(call.context()?.nic)?.lock().query_port(port)?;
+    let info = call
+        .world
+        .nic(call.context()?.nic)?
+        .lock()
+        .query_port(port)?;
     let answer = QueryPortRespEx {
         legacy_resp: device::query_port(&info),
         port_cap_flags2: 0,

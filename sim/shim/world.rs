@@ -351,7 +351,13 @@ impl World {
 
     /// Removes what the process leaves in file systems.
     pub(crate) fn leave(&self) {
-        for socket in self.own.get().into_iter().flatten().flat_map(|own| &own.sockets) {
+        for socket in self
+            .own
+            .get()
+            .into_iter()
+            .flatten()
+            .flat_map(|own| &own.sockets)
+        {
             let _ = std::fs::remove_file(socket);
         }
     }

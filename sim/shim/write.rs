@@ -46,7 +46,11 @@ pub(crate) fn invoke(call: &mut Call<'_>) -> Result<()> {
         EX_QUERY_DEVICE => query_device(call),
         write::QUERY_PORT => {
             let port = QueryPort::parse(&call.request.input(IN)?).port_num;
-            let info = call.world.nic(call.context()?.nic)?.lock().query_port(port)?;
+            let info = call
+                .world
+                .nic(call.context()?.nic)?
+                .lock()
+                .query_port(port)?;
             call.request.output(OUT, &device::query_port(&info).emit())
         }
         write::ALLOC_PD => make_pd(call),

@@ -4,7 +4,7 @@
 //! or look again at an object, the devices take their steps.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use warpverbs::driver::mlx5::Mlx5;
 use warpverbs::driver::sim::{Driven, ObjectId, ObjectKind, Simulated};
@@ -18,6 +18,8 @@ use warpverbs_sim::{Lent, Loan};
 
 type Result<T> = std::result::Result<T, DriverError>;
 
+/// Longer than any test has its devices.
+const PATIENCE: Duration = Duration::from_secs(200);
 /// Steps that the devices may take while a call of the CPU travels.
 const QUANTUM: u64 = 1 << 16;
 
@@ -45,11 +47,16 @@ pub(super) fn drive(nic: Simulated) -> Arc<dyn Driven> {
         thread,
     };
     // Other tests have the devices for a while.
+    let until = Instant::now() + PATIENCE;
     let device = loop {
         match Lent::new(loan.clone()) {
             Some(device) => break device,
             None => std::thread::sleep(Duration::from_millis(1)),
         }
+        assert!(
+            Instant::now() < until,
+            "no device is free: WARPVERBS_SIM_NICS=16 makes as many as there can be"
+        );
     };
     let mlx5 = Mlx5::open(&device.name()).unwrap();
     let own = live(&nic);

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt::{Debug, Write as _};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Write as _;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -45,26 +45,36 @@ pub struct World {
 
 /// As [`WorldBuilder`].
 #[derive(Clone)]
-pub struct Builder(WorldBuilder);
+pub struct Builder {
+    inner: WorldBuilder,
+    /// Memory has a model: to look at it is an access that it judges.
+    judged: bool,
+}
 
 impl World {
     /// Simulated devices as [`sim::World::builder`] makes them.
     pub fn builder() -> Builder {
-        let builder = sim::World::builder();
-        if !over_mlx5() {
-            return Builder(builder);
+        let mut inner = sim::World::builder();
+        if over_mlx5() {
+            #[cfg(target_os = "linux")]
+            {
+                inner = inner.drive(super::mlx5::drive);
+            }
+            #[cfg(not(target_os = "linux"))]
+            panic!("the real driver needs Linux");
         }
-        #[cfg(target_os = "linux")]
-        return Builder(builder.drive(super::mlx5::drive));
-        #[cfg(not(target_os = "linux"))]
-        panic!("the real driver needs Linux");
+        Builder {
+            inner,
+            judged: false,
+        }
     }
 }
 
 macro_rules! options {
     ($($name:ident($arg:ident: $ty:ty);)*) => {$(
-        pub fn $name(self, $arg: $ty) -> Self {
-            Self(self.0.$name($arg))
+        pub fn $name(mut self, $arg: $ty) -> Self {
+            self.inner = self.inner.$name($arg);
+            self
         }
     )*};
 }
@@ -75,7 +85,6 @@ impl Builder {
         nics(nics: usize);
         cable(plan: sim::CablePlan);
         scheduler(scheduler: sim::Scheduler);
-        check(check: sim::Check);
         first_index(index: u64);
         write_ordering(ordering: WriteOrdering);
         on_finding(policy: sim::FindingPolicy);
@@ -83,25 +92,32 @@ impl Builder {
         gpu_config(change: impl FnOnce(&mut sim::GpuConfig));
     }
 
-    pub fn infiniband(self) -> Self {
-        Self(self.0.infiniband())
+    pub fn check(mut self, check: sim::Check) -> Self {
+        self.judged = check != sim::Check::Fast;
+        self.inner = self.inner.check(check);
+        self
+    }
+
+    pub fn infiniband(mut self) -> Self {
+        self.inner = self.inner.infiniband();
+        self
     }
 
     pub fn build(self) -> World {
-        World::new(self.0.build(), true)
+        World::new(self.inner.build(), true, self.judged)
     }
 
     /// In real time, with the host as the GPU.
     pub fn build_on_host(self) -> std::io::Result<World> {
-        Ok(World::new(self.0.build_on_host()?, false))
+        Ok(World::new(self.inner.build_on_host()?, false, true))
     }
 }
 
 impl World {
-    /// `stepped`: what happens is the same in every run.
-    fn new(inner: sim::World, stepped: bool) -> Self {
+    /// `stepped`: what happens is the same in every run. `judged`: memory is not looked at.
+    fn new(inner: sim::World, stepped: bool, judged: bool) -> Self {
         let folder = std::env::var_os("WARPVERBS_TEST_VALUES");
-        let notes = folder.map(|folder| Arc::new(Notes::new(folder.into(), stepped)));
+        let notes = folder.map(|folder| Arc::new(Notes::new(folder.into(), stepped, judged)));
         if let Some(notes) = notes.as_ref().filter(|_| stepped) {
             inner.trace(&notes.trace);
         }
@@ -131,7 +147,7 @@ impl World {
     /// The GPU.
     pub fn gpu(&self) -> Arc<dyn Gpu> {
         match &self.notes {
-            Some(notes) if notes.stepped => Arc::new(Noted {
+            Some(notes) if !notes.judged => Arc::new(Noted {
                 inner: self.inner.gpu(),
                 notes: notes.clone(),
             }),
@@ -153,7 +169,11 @@ impl World {
         let at = header::UID.offset as usize / 8;
         for uid in 0..1000u16 {
             input[at..at + 2].copy_from_slice(&uid.to_be_bytes());
-            if self.inner.with_nic(|nic| nic.command(&input, output)).is_ok() {
+            if self
+                .inner
+                .with_nic(|nic| nic.command(&input, output))
+                .is_ok()
+            {
                 return;
             }
         }
@@ -163,7 +183,7 @@ impl World {
     /// Writes down a value that both drivers must lead to.
     pub fn note(&self, name: &str, value: impl Debug) {
         if let Some(notes) = &self.notes {
-            notes.add(format!("{name}: {value:?}"));
+            locked(&notes.kept).told.push(format!("{name}: {value:?}"));
         }
     }
 }
@@ -215,12 +235,16 @@ struct Notes {
     file: PathBuf,
     number: u32,
     stepped: bool,
+    judged: bool,
     trace: Trace,
     kept: Mutex<Kept>,
 }
 
 #[derive(Default)]
 struct Kept {
+    /// Values that a test names.
+    told: Vec<String>,
+    /// Memory, and what was counted.
     lines: Vec<String>,
     /// How often a call had this verdict.
     verdicts: BTreeMap<String, u64>,
@@ -239,7 +263,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Notes {
-    fn new(folder: PathBuf, stepped: bool) -> Self {
+    fn new(folder: PathBuf, stepped: bool, judged: bool) -> Self {
         let binary = std::env::current_exe().unwrap();
         let binary = binary.file_stem().unwrap().to_string_lossy();
         // Cargo adds a number to a name.
@@ -262,8 +286,12 @@ impl Notes {
             file: folder.join(format!("{binary}.{}", who.replace([':', ' ', '/'], "_"))),
             number,
             stepped,
+            judged,
             trace: Trace::new(),
-            kept: Mutex::default(),
+            kept: Mutex::new(Kept {
+                timed: !stepped,
+                ..Kept::default()
+            }),
         }
     }
 
@@ -323,7 +351,9 @@ impl Notes {
         };
         let mut bytes = vec![0; len];
         if read(&mut bytes) {
-            hide_registers(&mut bytes);
+            if label == "QP queues" {
+                hide_addresses(&mut bytes);
+            }
             self.add(format!("{label}, {len} bytes: {:016x}", hash(&bytes)));
         }
     }
@@ -332,8 +362,12 @@ impl Notes {
         let mut text = format!("world {}\n", self.number);
         self.fold();
         let kept = locked(&self.kept);
+        for line in &kept.told {
+            let _ = writeln!(text, "  {line}");
+        }
         if kept.timed {
-            for verdict in kept.verdicts.keys() {
+            let done = |verdict: &&String| verdict.ends_with(": done");
+            for verdict in kept.verdicts.keys().filter(|verdict| !done(verdict)) {
                 let _ = writeln!(text, "  {verdict}");
             }
             return self.append(&text);
@@ -363,12 +397,15 @@ impl Notes {
     }
 }
 
-/// Where a GPU sees doorbell pages is the NIC's driver's choice: of several queues one page, or one each.
-fn hide_registers(bytes: &mut [u8]) {
-    const WINDOW: std::ops::Range<u64> = 0xd400_0000_0000..0xd600_0000_0000;
-    for word in bytes.chunks_exact_mut(8) {
+/// Of queues, addresses that differ from run to run do not count: of the process's memory, in WQEs; and of doorbell pages, in handles:
+/// where a GPU sees them is the NIC's driver's choice, of several queues one page or one each.
+fn hide_addresses(queues: &mut [u8]) {
+    const PAGES: Range<u64> = 0xd400_0000_0000..0xd600_0000_0000;
+    const PROCESS: Range<u64> = 1 << 44..1 << 47;
+    for word in queues.chunks_exact_mut(8) {
         if let Ok(value) = <[u8; 8]>::try_from(&*word)
-            && WINDOW.contains(&u64::from_le_bytes(value))
+            && (PAGES.contains(&u64::from_le_bytes(value))
+                || PROCESS.contains(&u64::from_be_bytes(value)))
         {
             word.fill(0);
         }

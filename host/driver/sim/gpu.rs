@@ -94,7 +94,11 @@ impl SimGpu {
             .map(|(kind, id)| format!("GPU {kind:?} {id:#x}"))
             .collect();
         let pages = self.pages();
-        live.extend(pages.iter().map(|mapped| format!("GPU Uar {:#x}", mapped.page)));
+        live.extend(
+            pages
+                .iter()
+                .map(|mapped| format!("GPU Uar {:#x}", mapped.page)),
+        );
         live
     }
 

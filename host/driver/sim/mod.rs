@@ -3,9 +3,9 @@
 //! Knows: how they are joined, and how to ask them what went wrong.
 //! Must not know: what is built on them.
 
+mod driven;
 #[allow(unsafe_code)]
 mod gpu;
-mod driven;
 #[allow(unsafe_code)]
 mod nic;
 
@@ -16,17 +16,17 @@ use std::time::Duration;
 
 use warpverbs_sim_bus::{Bus, bar_base};
 use warpverbs_sim_gpu::{GpuModel, memory_of};
-use warpverbs_wire::doorbell::UAR_PAGE;
 use warpverbs_sim_nic::{Background, NicModel};
+use warpverbs_wire::doorbell::UAR_PAGE;
 
 pub use warpverbs_sim_gpu::{
     Check, GpuConfig, OrderReport, Scheduler, Script, explore, kernels as kernels_of,
 };
+pub use warpverbs_sim_nic::Event as NicEvent;
 pub use warpverbs_sim_nic::{
     Cable, CablePlan, CableStats, FindingPolicy, InjectedFault, NicConfig, NicStats, ObjectId,
     ObjectKind, Trace,
 };
-pub use warpverbs_sim_nic::Event as NicEvent;
 
 pub use self::driven::{Drive as DriveNic, Driven, Simulated};
 use self::gpu::SimGpu;
