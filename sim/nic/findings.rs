@@ -95,6 +95,9 @@ pub enum FindingKind {
     DoorbellBeyondQueue,
     /// A doorbell while the QP could not send: it is lost.
     DoorbellLost,
+    /// A WQE lies in the queue of a QP without doorbell record, nobody rang for it, and another QP rang at the same register: in
+    /// background mode a register remembers one value, so the doorbell may have been overwritten. Hardware takes each store.
+    DoorbellOverwritten,
     /// A store to a send doorbell that is neither of its forms.
     DoorbellMalformed,
     /// The doorbell record did not reach a doorbell by the time the next one came, or by the end.
@@ -177,6 +180,7 @@ names! {
     DoorbellRegression { .. } => "doorbell-regression",
     DoorbellBeyondQueue => "doorbell-beyond-queue",
     DoorbellLost => "doorbell-lost",
+    DoorbellOverwritten => "doorbell-overwritten",
     DoorbellMalformed => "doorbell-malformed",
     DbrBehind { .. } => "dbr-behind",
     DbrWrongWord { .. } => "dbr-wrong-word",
@@ -235,6 +239,9 @@ impl fmt::Display for FindingKind {
                 f.write_str("the doorbell covers more WQEBBs than the queue has: ignored")
             }
             Self::DoorbellLost => f.write_str("the doorbell is lost"),
+            Self::DoorbellOverwritten => f.write_str(
+                "a WQE that no doorbell came for: another QP without record rings at the same register, which remembers one value in background mode",
+            ),
             Self::DoorbellMalformed => f.write_str("the store is no doorbell: ignored"),
             Self::DbrBehind { doorbell, dbr } => write!(
                 f,

@@ -72,7 +72,7 @@ mod uar;
 mod umem;
 mod work;
 
-pub use background::{Background, EventSink, HostCall};
+pub use background::{About, Background, EventSink, HostCall};
 pub use cable::{Cable, CableEnd};
 pub use config::{FindingPolicy, GidEntry, GidKind, LinkLayer, NicConfig, PortInfo};
 pub use error::NicError;

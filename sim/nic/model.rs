@@ -237,6 +237,7 @@ impl NicModel {
     /// Judges what only the end of a run shows: doorbell records that never reached their last doorbell. To be called when no
     /// kernel runs and the NIC is idle.
     pub fn end_of_run(&mut self) {
+        self.judge_waiting();
         let at_the_end = || "at the end of the run".to_owned();
         for (qpn, qp) in self.objects.qps.iter() {
             if !matches!(qp.state, QpState::Rts | QpState::Err) || qp.has_no_dbr() {
@@ -268,6 +269,10 @@ impl NicModel {
                     .add_told(id, Some(lag.doorbell), kind, qp.told, at_the_end);
             }
         }
+    }
+
+    pub(crate) fn find(&mut self, object: ObjectId, index: u64, kind: FindingKind) {
+        self.findings.add(object, Some(index), kind, String::new);
     }
 
     /// Counters.

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use warpverbs_sim_bus::{Bus, Device};
-use warpverbs_sim_nic::{Background, HostCall, NicModel, Registers};
+use warpverbs_sim_nic::{About, Background, HostCall, NicModel, Registers};
 
 use crate::sys::PAGE;
 use crate::world::{self, World};
@@ -46,7 +46,7 @@ impl LentNic {
         match &self.loan.thread {
             Some((thread, number)) => {
                 let call = thread.call();
-                (thread.lock(*number, &self.loan.model), Some(call))
+                (thread.lock(*number, &self.loan.model, About::Everything), Some(call))
             }
             None => {
                 let model = self.loan.model.lock();
@@ -119,7 +119,7 @@ impl Lent {
     /// the last is still there, so whoever wants each calls this after each. A NIC on a thread finds stores by itself.
     pub fn deliver(&self) {
         let mut stores = Vec::new();
-        self.nic.registers.take(true, |page, offset, value| {
+        self.nic.registers.take_all(|page, offset, value| {
             stores.push((u64::from(page) * PAGE + offset as u64, value));
         });
         let (mut model, _call) = self.nic.lock();

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use warpverbs_sim_bus::Bus;
-use warpverbs_sim_nic::{Background, HostCall, LinkLayer, NicConfig, NicModel};
+use warpverbs_sim_nic::{About, Background, HostCall, LinkLayer, NicConfig, NicModel};
 
 use crate::context::Context;
 use crate::errno::{Errno, Result};
@@ -232,7 +232,7 @@ impl Nic<'_> {
             Self::Own(own, index, model) => {
                 let call = own.background.call();
                 Locked {
-                    model: own.background.lock(*index, model),
+                    model: own.background.lock(*index, model, About::Everything),
                     _call: Some(call),
                 }
             }

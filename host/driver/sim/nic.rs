@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use warpverbs_sim_bus::{Bus, Device, Region, region_of};
 use warpverbs_sim_nic::{
-    self as model, Background, CommandError, DmaRange, HostCall, NicError, NicModel,
+    self as model, About, Background, CommandError, DmaRange, HostCall, NicError, NicModel,
 };
 use warpverbs_wire::doorbell;
 use warpverbs_wire::eqe::Event;
@@ -119,7 +119,12 @@ impl SimNic {
         }
     }
 
+    /// The model, for whoever looks at all of it.
     pub(super) fn model(&self) -> Locked<'_> {
+        self.model_about(About::Everything)
+    }
+
+    fn model_about(&self, about: About<'_>) -> Locked<'_> {
         match &self.drive {
             Drive::Stepped { .. } => Locked {
                 model: self.model.lock().unwrap_or_else(PoisonError::into_inner),
@@ -128,7 +133,7 @@ impl SimNic {
             Drive::Background { thread, number } => {
                 let call = thread.call();
                 Locked {
-                    model: thread.lock(*number, &self.model),
+                    model: thread.lock(*number, &self.model, about),
                     _call: Some(call),
                 }
             }
@@ -250,7 +255,7 @@ impl SimNic {
 
     /// Executes a mailbox on the model.
     fn execute(&self, call: &'static str, input: &[u8], output: &mut [u8]) -> Result<()> {
-        self.model()
+        self.model_about(About::Command(input))
             .command(input, output)
             .map_err(|refused| refusal(call, &refused))
     }
@@ -270,7 +275,7 @@ impl SimNic {
 
 impl Nic for SimNic {
     fn name(&self) -> String {
-        self.model().config().name.clone()
+        self.model_about(About::NoQueue).config().name.clone()
     }
 
     fn command(&self, input: &[u8], output: &mut [u8]) -> Result<()> {
@@ -337,7 +342,7 @@ impl Nic for SimNic {
 
     fn alloc_pd(&self) -> Result<PdInfo> {
         let pdn = self
-            .model()
+            .model_about(About::NoQueue)
             .alloc_pd()
             .map_err(|error| from_model("alloc_pd", &error))?;
         Ok(PdInfo {
@@ -350,7 +355,7 @@ impl Nic for SimNic {
         const CALL: &str = "dealloc_pd";
         self.undo(CALL, pd, |object| match object {
             Object::Pd(pdn) => self
-                .model()
+                .model_about(About::NoQueue)
                 .dealloc_pd(pdn)
                 .map_err(|error| from_model(CALL, &error)),
             _ => Err(invalid(CALL, "not a PD".into())),
@@ -365,7 +370,9 @@ impl Nic for SimNic {
         // SAFETY: the caller promises for as long as the region is registered, which is as long as
         // the window is open.
         let (range, window) = unsafe { self.resolve(CALL, region) }?;
-        let registered = self.model().reg_mr(pdn, range, access.bits());
+        let registered = self
+            .model_about(About::NoQueue)
+            .reg_mr(pdn, range, access.bits());
         match registered {
             Ok(keys) => Ok(MrInfo {
                 handle: self.objects().add(Object::Mr {
@@ -388,7 +395,7 @@ impl Nic for SimNic {
             let Object::Mr { lkey, window } = object else {
                 return Err(invalid(CALL, "not an MR".into()));
             };
-            self.model()
+            self.model_about(About::NoQueue)
                 .dereg_mr(lkey)
                 .map_err(|error| from_model(CALL, &error))?;
             self.close_window(window);
@@ -406,7 +413,9 @@ impl Nic for SimNic {
         // SAFETY: the caller promises for as long as the UMEM is registered, which is as long as
         // the window is open.
         let (range, window) = unsafe { self.resolve(CALL, region) }?;
-        let registered = self.model().reg_umem(range, page_sizes, access.bits());
+        let registered =
+            self.model_about(About::NoQueue)
+                .reg_umem(range, page_sizes, access.bits());
         match registered {
             Ok(id) => Ok(UmemInfo {
                 handle: self.objects().add(Object::Umem { id, window }),
@@ -425,7 +434,7 @@ impl Nic for SimNic {
             let Object::Umem { id, window } = object else {
                 return Err(invalid(CALL, "not a UMEM".into()));
             };
-            self.model()
+            self.model_about(About::NoQueue)
                 .dereg_umem(id)
                 .map_err(|error| from_model(CALL, &error))?;
             self.close_window(window);
@@ -441,7 +450,7 @@ impl Nic for SimNic {
         };
         const CALL: &str = "alloc_uar";
         let page_id = self
-            .model()
+            .model_about(About::NoQueue)
             .alloc_uar(kind)
             .map_err(|error| from_model(CALL, &error))?;
         let page_len = doorbell::UAR_PAGE as u64;
@@ -466,7 +475,7 @@ impl Nic for SimNic {
             let Object::Uar(page) = object else {
                 return Err(invalid(CALL, "not a doorbell page".into()));
             };
-            self.model()
+            self.model_about(About::Page(page))
                 .free_uar(page)
                 .map_err(|error| from_model(CALL, &error))?;
             if let Drive::Background { thread, number } = &self.drive {
@@ -482,7 +491,7 @@ impl Nic for SimNic {
             return Err(invalid(CALL, "not a doorbell page".into()));
         };
         let register = u64::from(page) * doorbell::UAR_PAGE as u64 + doorbell::REGISTER as u64;
-        self.model()
+        self.model_about(About::Page(page))
             .mmio_write(register, &value)
             .map_err(|fault| invalid(CALL, fault.to_string()))?;
         self.advance();
@@ -490,18 +499,18 @@ impl Nic for SimNic {
     }
 
     fn take_events(&self) -> Result<Vec<Event>> {
-        Ok(self.model().take_events())
+        Ok(self.model_about(About::NoQueue).take_events())
     }
 
     fn query_eqn(&self, vector: u32) -> Result<u32> {
-        self.model()
+        self.model_about(About::NoQueue)
             .query_eqn(vector)
             .map_err(|error| from_model("query_eqn", &error))
     }
 
     fn query_port(&self, port: u8) -> Result<PortInfo> {
         let info = self
-            .model()
+            .model_about(About::NoQueue)
             .query_port(port)
             .map_err(|error| from_model("query_port", &error))?;
         Ok(PortInfo {
@@ -520,7 +529,7 @@ impl Nic for SimNic {
 
     fn query_gid(&self, port: u8, index: u32) -> Result<Option<GidEntry>> {
         let entry = self
-            .model()
+            .model_about(About::NoQueue)
             .query_gid(port, index)
             .map_err(|error| from_model("query_gid", &error))?;
         Ok(entry.map(|entry| GidEntry {
@@ -545,7 +554,7 @@ impl Nic for SimNic {
         let Object::Pd(_) = self.object(CALL, pd)? else {
             return Err(invalid(CALL, "not a PD".into()));
         };
-        self.model()
+        self.model_about(About::NoQueue)
             .resolve_mac(port, gid_index, remote)
             .map_err(|error| from_model(CALL, &error))
     }

@@ -68,6 +68,7 @@ pub(super) fn create(
         .insert(|_| cq)
         .map_err(|_| Check::CqExhausted)?;
     model.objects.retain(&uses);
+    model.records.add_cq(cqc.uar_page, cqn);
     Ok(create_cq::Out {
         cqn,
         ..Default::default()
@@ -109,6 +110,7 @@ pub(super) fn destroy(
         .remove(request.cqn)
         .map_err(|_| Check::CqBusy)?;
     model.objects.release(&cq.uses);
+    model.records.remove_cq(cq.context.uar_page, request.cqn);
     // What waits for it finds that it is gone.
     for qpn in cq.take_waiting() {
         model.release_wait(qpn);

@@ -128,6 +128,7 @@ pub(super) fn create(
         .insert(|_| qp)
         .map_err(|_| Check::QpExhausted)?;
     model.objects.retain(&uses);
+    model.records.add_qp(qpc.uar_page, qpn);
     Ok(create_qp::Out {
         qpn,
         ..Default::default()
@@ -220,6 +221,7 @@ pub(super) fn destroy(
         .remove(request.qpn)
         .map_err(|_| Check::QpNotFound)?;
     model.objects.release(&qp.uses);
+    model.records.remove_qp(qp.context.uar_page, request.qpn);
     model.forget(request.qpn);
     Ok(destroy_qp::Out::default())
 }

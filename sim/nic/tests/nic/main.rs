@@ -13,6 +13,7 @@ mod fences;
 mod formats;
 mod hostile;
 mod objects;
+mod overwritten;
 mod properties;
 mod receives;
 mod refusals;
