@@ -27,6 +27,10 @@ pub fn plant(fault: InjectedFault) {
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Bytes that each end reads from, and as many that it writes to.
 const AREA: usize = 1 << 16;
+/// First packet numbers of the two ends: one is about to wrap.
+const PSNS: (u32, u32) = (0xff_f000, 0x10_0000);
+/// Bytes of a packet.
+const MTU: u32 = 1024;
 /// Most bytes of a message here, the port's largest aside.
 const MOST: u32 = 12 << 10;
 
@@ -72,6 +76,8 @@ struct Rig {
     gid: [u8; 16],
     bench: Bench,
     connected: bool,
+    /// Packet numbers that the first end has used since it was connected: a READ uses those of its answer.
+    packets: u32,
 }
 
 /// Why a request fails.
@@ -179,6 +185,30 @@ pub fn compare(tally: &mut Tally, rng: &mut Rng) {
                 tally.add(name.clone());
             }
         }
+    }
+}
+
+/// What `ibv_query_qp` says of packet numbers once so many packets have gone and were answered.
+pub fn query_after_traffic(tally: &mut Tally, rng: &mut Rng) {
+    let name = "packet numbers by ibv_query_qp after traffic";
+    let mut rig = Rig::new(false, false);
+    while tally.wants(name) {
+        let kind = Kind::ALL[rng.below(8) as usize];
+        rig.succeed(rng, kind, Shape::One);
+        let [a, b] = rig.ends.each_ref().map(|end| end.qp.query().0);
+        let moved = (PSNS.0 + rig.packets) & 0xff_ffff;
+        assert_eq!(
+            (a.sq_psn, b.rq_psn),
+            (moved, moved),
+            "{name}: from the first end"
+        );
+        assert_eq!(
+            (b.sq_psn, a.rq_psn),
+            (PSNS.1, PSNS.1),
+            "{name}: from the second"
+        );
+        assert_eq!((a.qp_state, b.qp_state), (IBV_QPS_RTS, IBV_QPS_RTS));
+        tally.add(name);
     }
 }
 
@@ -365,12 +395,14 @@ impl Rig {
             device,
             bench: Bench::new(),
             connected: false,
+            packets: 0,
         }
     }
 
     /// Connects both ends anew, the first as told.
     fn connect(&mut self, peer: impl FnOnce(Peer) -> Peer, rights: u32) {
-        let psns = (0x10_0000, 0xff_fff0);
+        let psns = PSNS;
+        self.packets = 0;
         let [a, b] = &mut self.ends;
         for end in [&mut *a, &mut *b] {
             end.qp.reset();
@@ -467,6 +499,10 @@ impl Rig {
 
     /// Posts requests at the first end, by either call. Their indices.
     fn post(&mut self, rng: &mut Rng, requests: &[Request]) -> Vec<u64> {
+        self.packets += requests
+            .iter()
+            .map(|request| len(request).div_ceil(MTU).max(1))
+            .sum::<u32>();
         let end = &mut self.ends[0];
         let failed = if chance(rng) {
             end.qp.post_send(requests)
