@@ -126,8 +126,8 @@ unsafe fn told(wc: &ibv_wc) -> Told {
     // Of a failure nothing else is said (ibv_poll_cq(3)).
     let done = wc.status == IBV_WC_SUCCESS;
     let receive = done && wc.opcode & IBV_WC_RECV != 0;
-    // SAFETY: both members are 32 bits, always valid.
     let immediate = match wc.wc_flags & IBV_WC_WITH_INV {
+        // SAFETY: both members are 32 bits, always valid.
         0 => u32::from_be(unsafe { wc.__bindgen_anon_1.imm_data }),
         // SAFETY: as above.
         _ => unsafe { wc.__bindgen_anon_1.invalidated_rkey },

@@ -107,10 +107,8 @@ impl Device {
         object.cq.in_ = raw.as_ptr();
         object.cq.out = &raw mut out;
         // SAFETY: a CQ of libmlx5, and room for what it says.
-        assert_eq!(
-            unsafe { mlx5dv_init_obj(&raw mut object, MLX5DV_OBJ_CQ.into()) },
-            0
-        );
+        let failed = unsafe { mlx5dv_init_obj(&raw mut object, MLX5DV_OBJ_CQ.into()) };
+        assert_eq!(failed, 0);
         assert_eq!((out.cqe_cnt, out.cqe_size), (entries, 64));
         Cq {
             raw,

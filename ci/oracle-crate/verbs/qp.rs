@@ -37,10 +37,8 @@ impl Qp {
         object.qp.in_ = raw.as_ptr();
         object.qp.out = &raw mut out;
         // SAFETY: a QP of libmlx5, and room for what it says.
-        assert_eq!(
-            unsafe { mlx5dv_init_obj(&raw mut object, MLX5DV_OBJ_QP.into()) },
-            0
-        );
+        let failed = unsafe { mlx5dv_init_obj(&raw mut object, MLX5DV_OBJ_QP.into()) };
+        assert_eq!(failed, 0);
         let register = out.bf.reg as usize & 0xfff;
         // SAFETY: it lives.
         let number = unsafe { raw.as_ref() }.qp_num;
@@ -256,10 +254,7 @@ impl Qp {
 
     pub fn destroy(self) {
         // SAFETY: a QP, once.
-        assert_eq!(
-            unsafe { ibv_destroy_qp(self.raw.as_ptr()) },
-            0,
-            "ibv_destroy_qp"
-        );
+        let failed = unsafe { ibv_destroy_qp(self.raw.as_ptr()) };
+        assert_eq!(failed, 0, "ibv_destroy_qp");
     }
 }
