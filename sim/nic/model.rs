@@ -11,7 +11,9 @@ use warpverbs_wire::doorbell::{CqArm, Doorbell};
 use warpverbs_wire::eqe::{self, EventType, PortChange};
 use warpverbs_wire::prm::qpc::QpState;
 
-use crate::config::{FindingPolicy, GidEntry, MAX_FIRST_INDEX, NicConfig, PORTS, PortInfo};
+use crate::config::{
+    FindingPolicy, GidEntry, LinkLayer, MAX_FIRST_INDEX, NicConfig, PORTS, PortInfo,
+};
 use crate::error::NicError;
 use crate::events::Events;
 use crate::faults::{Faults, InjectedFault};
@@ -188,7 +190,7 @@ impl NicModel {
 
     /// Joins the port to a link. Packets to this NIC's own addresses never leave it.
     pub fn connect(&mut self, link: impl Link + 'static) {
-        self.port.connect(Box::new(link));
+        self.port.connect(Box::new(link), self.config.link_layer);
     }
 
     /// The MAC address behind a GID: this NIC's own, or the one that a link-local GID is made from.
@@ -662,7 +664,11 @@ impl Device for NicModel {
     }
 
     fn address(&self) -> Option<u64> {
-        Some(mac_number(self.config.mac))
+        // What frames name it by.
+        Some(match self.config.link_layer {
+            LinkLayer::Ethernet => mac_number(self.config.mac),
+            LinkLayer::InfiniBand => self.config.lid.into(),
+        })
     }
 
     fn step(&mut self, dma: &mut dyn Dma) -> Step {
@@ -679,7 +685,7 @@ impl Device for NicModel {
         // Packets and queues take turns, so that neither keeps the other waiting.
         let turn = self.took_packet && !self.schedule.is_idle();
         self.took_packet = false;
-        if !turn && let Some(packet) = self.port.receive(&self.gids) {
+        if !turn && let Some(packet) = self.port.receive(&self.config, &self.gids) {
             self.took_packet = true;
             self.port.work();
             self.clock += 1;

@@ -139,7 +139,7 @@ checks! {
     StaticRate = 0x05_0015, BadParameter, "stat_rate is zero", "mlx5_ifc cmd_hca_cap.stat_rate_support";
     SourcePort = 0x05_0016, BadParameter, "udp_sport is zero or one of the device's", "mlx5_ifc roce_cap.r_roce_min_src_udp_port";
     GrhRequired = 0x05_0017, BadParameter, "the path has a GRH where the port demands it", "mlx5_ifc hca_vport_context.grh_required";
-    NoWire = 0x05_0018, BadParameter, "a path that is not RoCE v2 ends at this NIC", "assumed: InfiniBand links and RoCE v1 frames are not modelled";
+    RemoteLid = 0x05_0018, BadParameter, "an InfiniBand path that leaves the NIC has an rlid, with a GRH too", "IBA 7.7: every packet has a destination LID";
     ResponderDepth = 0x05_000d, BadParameter, "log_rra_max is at most the device's", "mlx5_ifc cmd_hca_cap.log_max_ra_res_qp";
     RequesterDepth = 0x05_000e, BadParameter, "log_sra_max is at most the device's", "mlx5_ifc cmd_hca_cap.log_max_ra_req_qp";
 

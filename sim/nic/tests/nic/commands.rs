@@ -684,13 +684,6 @@ const CASES: &[Case] = &[
     (Check::SourcePort, |rig| {
         init2rtr(rig, |r| r.qpc.primary_address_path.udp_sport = 0xbfff)
     }),
-    (Check::NoWire, |rig| {
-        init2rtr(rig, |r| {
-            let path = &mut r.qpc.primary_address_path;
-            // Entry 2 is RoCE v1, and the address another NIC's.
-            (path.src_addr_index, path.rmac[5]) = (2, 0x77);
-        })
-    }),
     (Check::PdNotFound, |_| {
         mailbox(dealloc_pd::In { pd: NO_OBJECT })
     }),
@@ -828,12 +821,8 @@ const INFINIBAND_CASES: &[(bool, Case)] = &[
         (Check::GrhRequired, |rig| ib_path(rig, |path| path.rlid = 1)),
     ),
     (
-        false,
-        (Check::NoWire, |rig| ib_path(rig, |path| path.rlid = 2)),
-    ),
-    (
         true,
-        (Check::NoWire, |rig| {
+        (Check::RemoteLid, |rig| {
             ib_path(rig, |path| (path.grh, path.rgid_rip) = (true, [7; 16]))
         }),
     ),

@@ -19,6 +19,7 @@ mod receives;
 mod refusals;
 mod replay;
 mod rig;
+mod routes;
 mod semantics;
 mod services;
 mod sockets;
