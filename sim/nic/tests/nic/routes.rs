@@ -188,6 +188,7 @@ fn golden_bytes_of_a_write_by_lid_and_by_roce_v1() {
 
 /// Posts a WRITE: true if it completes, false if its retries are exhausted.
 fn reaches(mut a: Peer, b: &Peer) -> bool {
+    a.fill(1);
     a.qp.write(&a.rig, a.mr.piece(0, 8), b.mr.piece(0, 8));
     a.qp.ring(&a.rig);
     a.rig.run();
@@ -195,6 +196,7 @@ fn reaches(mut a: Peer, b: &Peer) -> bool {
         Some(Completion::Done(_)) => true,
         Some(Completion::Failed(cqe)) => {
             assert_eq!((cqe.syndrome.code(), cqe.vendor_syndrome), (0x15, 0x81));
+            assert_eq!(b.read(0, 8), [0; 8], "the packet was taken");
             false
         }
         other => panic!("{other:?}"),
@@ -292,6 +294,8 @@ fn packets_stay_in_their_partition() {
         // Two limited members.
         (&[0x7fff], &[0x7fff], 0, false),
         (&[0x8001], &full, 0, false),
+        // Zero is none, whatever the membership.
+        (&[0x8000], &[0x8000], 0, false),
         (&[0xffff, 0x8002], &[0xffff, 0x0002], 1, true),
         (&[0xffff, 0x8002], &[0xffff, 0x8003], 1, false),
         // An empty entry is no partition.
