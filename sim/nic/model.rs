@@ -148,8 +148,19 @@ impl NicModel {
         page_sizes: u64,
         access: u32,
     ) -> Result<u32, NicError> {
+        self.reg_umem_of(0, range, page_sizes, access)
+    }
+
+    /// As [`Self::reg_umem`], for a user context: commands of others cannot name it.
+    pub fn reg_umem_of(
+        &mut self,
+        uid: u16,
+        range: DmaRange,
+        page_sizes: u64,
+        access: u32,
+    ) -> Result<u32, NicError> {
         let rights = Rights::of_mr(access)?;
-        let umem = Umem::new(range, page_sizes, rights.local_write)?;
+        let umem = Umem::new(uid, range, page_sizes, rights.local_write)?;
         self.objects.umems.insert(|_| umem)
     }
 
@@ -160,7 +171,12 @@ impl NicModel {
 
     /// Allocates a doorbell page. Page `p` lies at byte `p * 4096` of the BAR.
     pub fn alloc_uar(&mut self, kind: UarKind) -> Result<u32, NicError> {
-        self.objects.uars.insert(|_| kind)
+        self.alloc_uar_of(0, kind)
+    }
+
+    /// As [`Self::alloc_uar`], for a user context: commands of others cannot name it.
+    pub fn alloc_uar_of(&mut self, uid: u16, _: UarKind) -> Result<u32, NicError> {
+        self.objects.uars.insert(|_| uid)
     }
 
     /// Frees a doorbell page that no queue uses.

@@ -17,7 +17,6 @@ use crate::error::NicError;
 use crate::keys::MKey;
 use crate::qp::Qp;
 use crate::rmp::Rmp;
-use crate::uar::UarKind;
 use crate::umem::Umem;
 
 /// Kinds of object.
@@ -199,7 +198,8 @@ pub(crate) struct Objects {
     /// Transport domains, with the uid of each.
     pub(crate) transport_domains: Table<u16>,
     pub(crate) counters: Table<CounterSet>,
-    pub(crate) uars: Table<UarKind>,
+    /// Doorbell pages, with the uid of each.
+    pub(crate) uars: Table<u16>,
     pub(crate) umems: Table<Umem>,
     pub(crate) mkeys: Table<MKey>,
     pub(crate) cqs: Table<Cq>,

@@ -233,7 +233,8 @@ impl World {
     ) -> Result<u32> {
         let window = Window::open(&self.bus, addr, len, true)?;
         let registered = self.nic(context.nic).and_then(|mut nic| {
-            Ok(nic.reg_umem(window.range(addr), crate::sys::PAGE, crate::windows::QUEUES)?)
+            let (range, rights) = (window.range(addr), crate::windows::QUEUES);
+            Ok(nic.reg_umem_of(context.uid, range, crate::sys::PAGE, rights)?)
         });
         match registered {
             Ok(id) => {

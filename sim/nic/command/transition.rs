@@ -10,7 +10,7 @@ use warpverbs_wire::prm::{
 use warpverbs_wire::roce::Psn;
 
 use super::qp::{find, find_mut};
-use super::require;
+use super::{may_name, require};
 use crate::config::{LOG_MAX_READS, LinkLayer, PKEYS, PORTS, SOURCE_PORTS};
 use crate::model::NicModel;
 use crate::objects::{ObjectId, ObjectKind};
@@ -112,7 +112,7 @@ fn attach(model: &mut NicModel, uid: u16, qpn: u32, set: u8) -> Result<(), Check
 fn check_counter_set(model: &NicModel, uid: u16, set: u8) -> Result<(), Check> {
     let found = model.objects.counters.get(set.into());
     require(
-        set == 0 || found.is_some_and(|set| set.uid == uid),
+        set == 0 || found.is_some_and(|set| may_name(uid, set.uid)),
         Check::CounterSet,
     )
 }

@@ -14,6 +14,7 @@ mod formats;
 mod hostile;
 mod objects;
 mod overwritten;
+mod owners;
 mod properties;
 mod receives;
 mod refusals;
