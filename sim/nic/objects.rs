@@ -17,6 +17,7 @@ use crate::error::NicError;
 use crate::keys::MKey;
 use crate::qp::Qp;
 use crate::rmp::Rmp;
+use crate::uar::Uar;
 use crate::umem::Umem;
 
 /// Kinds of object.
@@ -198,8 +199,7 @@ pub(crate) struct Objects {
     /// Transport domains, with the uid of each.
     pub(crate) transport_domains: Table<u16>,
     pub(crate) counters: Table<CounterSet>,
-    /// Doorbell pages, with the uid of each.
-    pub(crate) uars: Table<u16>,
+    pub(crate) uars: Table<Uar>,
     pub(crate) umems: Table<Umem>,
     pub(crate) mkeys: Table<MKey>,
     pub(crate) cqs: Table<Cq>,

@@ -14,10 +14,12 @@ use warpverbs_sim_bus::{
 };
 use warpverbs_sim_gpu::{self as model, EventId, GpuError, GpuModel, KernelId, ModuleId, StreamId};
 
+#[cfg(target_os = "linux")]
+use super::beside::{Arena, Doorbells, close};
 use crate::driver::rows;
 use crate::driver::{
-    DriverError, DriverErrorKind, Gpu, GpuHandle, LaunchCounters, LaunchShape, PhaseCounters,
-    Progress, WriteOrdering,
+    DmabufMapping, DriverError, DriverErrorKind, Gpu, GpuHandle, LaunchCounters, LaunchShape,
+    PhaseCounters, Progress, WriteOrdering,
 };
 
 type Result<T> = std::result::Result<T, DriverError>;
@@ -35,6 +37,27 @@ pub(super) struct SimGpu {
     bus: Arc<Bus>,
     write_ordering: WriteOrdering,
     live: Mutex<BTreeMap<(Kind, u64), u64>>,
+    #[cfg(target_os = "linux")]
+    beside: Option<Beside>,
+}
+
+/// What a GPU has beside NICs that are not on its bus.
+#[cfg(target_os = "linux")]
+pub(super) struct Beside {
+    pub(super) arena: Arc<Mutex<Arena>>,
+    pub(super) doorbells: Arc<Mutex<Doorbells>>,
+    /// Where the doorbell pages lie on the bus.
+    pub(super) bar: u64,
+    pub(super) is_page: Box<dyn Fn(u64) -> bool + Send + Sync>,
+}
+
+#[cfg(target_os = "linux")]
+impl Beside {
+    fn doorbells(&self) -> MutexGuard<'_, Doorbells> {
+        self.doorbells
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// What the driver has handed out, by address or handle; the value is a length where there is one.
@@ -56,7 +79,16 @@ impl SimGpu {
             bus,
             write_ordering,
             live: Mutex::default(),
+            #[cfg(target_os = "linux")]
+            beside: None,
         }
+    }
+
+    /// Beside NICs that are not on its bus.
+    #[cfg(target_os = "linux")]
+    pub(super) fn beside(mut self, beside: Beside) -> Self {
+        self.beside = Some(beside);
+        self
     }
 
     /// Everything that was handed out and not taken back, one line each. What a dead context had is gone with it.
@@ -279,7 +311,7 @@ impl Gpu for SimGpu {
             .map_err(|fault| from_fault("store_release", &fault))
     }
 
-    fn export_dmabuf(&self, addr: u64, len: u64) -> Result<(i32, u64)> {
+    fn export_dmabuf(&self, addr: u64, len: u64, _: DmabufMapping) -> Result<(i32, u64)> {
         const CALL: &str = "export_dmabuf";
         self.require_alive(CALL)?;
         let allocation = self
@@ -290,6 +322,17 @@ impl Gpu for SimGpu {
         let inside =
             |(base, size): (u64, u64)| addr.checked_add(len).is_some_and(|end| end - base <= size);
         match allocation {
+            #[cfg(target_os = "linux")]
+            Some((base, size)) if len > 0 && inside((base, size)) && self.beside.is_some() => {
+                let arena = self.beside.as_ref().map(|beside| &beside.arena);
+                let exported = arena.map(|arena| {
+                    let arena = arena.lock().unwrap_or_else(PoisonError::into_inner);
+                    arena.export(addr, len)
+                });
+                exported
+                    .unwrap_or(Ok((-1, 0)))
+                    .map_err(|fault| from_fault(CALL, &fault))
+            }
             Some((base, size)) if len > 0 && inside((base, size)) => {
                 // A dmabuf is whole pages; the offset leads to the range.
                 let page = addr / PAGE * PAGE;
@@ -308,6 +351,13 @@ impl Gpu for SimGpu {
     }
 
     fn close_dmabuf(&self, fd: i32) -> Result<()> {
+        #[cfg(target_os = "linux")]
+        if self.beside.is_some() {
+            return close(fd).map_err(|error| {
+                let kind = DriverErrorKind::Os(error.raw_os_error().unwrap_or(0));
+                DriverError::new("close_dmabuf", kind, error.to_string())
+            });
+        }
         if self.bus.lock().dmabufs.close(fd) {
             return Ok(());
         }
@@ -322,6 +372,31 @@ impl Gpu for SimGpu {
     fn map_uar(&self, page: u64, len: u64) -> Result<u64> {
         const CALL: &str = "map_uar";
         self.require_alive(CALL)?;
+        #[cfg(target_os = "linux")]
+        if let Some(beside) = &self.beside {
+            let refuse = |kind, text: String| Err(DriverError::new(CALL, kind, text));
+            if len == 0 || len > 4096 || !(beside.is_page)(page) {
+                let text = format!("{len} bytes at {page:#x} are no doorbell page");
+                return refuse(DriverErrorKind::InvalidArgument, text);
+            }
+            let mut doorbells = beside.doorbells();
+            if doorbells.find(page).is_some() {
+                let text = format!("the page at {page:#x} is mapped already");
+                return refuse(DriverErrorKind::Busy, text);
+            }
+            let bar = beside.bar + doorbells.place(page);
+            let mapped = self
+                .model()
+                .map_registers(bar, len)
+                .map_err(|error| from_model(CALL, &error));
+            match &mapped {
+                Ok(_) => self.add(Kind::Uar, page, len),
+                Err(_) => {
+                    doorbells.remove(page);
+                }
+            }
+            return mapped;
+        }
         let addr = self
             .model()
             .map_registers(page, len)
@@ -333,6 +408,18 @@ impl Gpu for SimGpu {
     fn unmap_uar(&self, page: u64) -> Result<()> {
         const CALL: &str = "unmap_uar";
         self.require(CALL, Kind::Uar, page)?;
+        #[cfg(target_os = "linux")]
+        if let Some(beside) = &self.beside {
+            let mut doorbells = beside.doorbells();
+            if let Some(place) = doorbells.find(page) {
+                self.model()
+                    .unmap_registers(beside.bar + place)
+                    .map_err(|error| from_model(CALL, &error))?;
+                doorbells.remove(page);
+            }
+            self.remove(Kind::Uar, page);
+            return Ok(());
+        }
         self.model()
             .unmap_registers(page)
             .map_err(|error| from_model(CALL, &error))?;

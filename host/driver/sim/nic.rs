@@ -193,6 +193,8 @@ impl SimNic {
                 offset,
                 len,
                 iova,
+                // The bus has one path.
+                data_direct: _,
             } => {
                 let mut bus = self.bus.lock();
                 let (base, size) = bus
@@ -267,6 +269,16 @@ impl SimNic {
         self.objects().live.remove(&handle);
         Ok(())
     }
+}
+
+fn is_data_direct(region: MemoryRegion) -> bool {
+    matches!(
+        region,
+        MemoryRegion::Dmabuf {
+            data_direct: true,
+            ..
+        }
+    )
 }
 
 impl Nic for SimNic {
@@ -350,11 +362,19 @@ impl Nic for SimNic {
         })
     }
 
+    fn data_direct(&self) -> Result<bool> {
+        Ok(self.model().config().data_direct)
+    }
+
     unsafe fn reg_mr(&self, pd: NicHandle, region: MemoryRegion, access: Access) -> Result<MrInfo> {
         const CALL: &str = "reg_mr";
         let Object::Pd(pdn) = self.object(CALL, pd)? else {
             return Err(invalid(CALL, "not a PD".into()));
         };
+        if is_data_direct(region) && !self.data_direct()? {
+            let text = "the NIC has no data-direct function";
+            return Err(DriverError::new(CALL, DriverErrorKind::Unsupported, text));
+        }
         // SAFETY: the caller promises for as long as the region is registered, which is as long as
         // the window is open.
         let (range, window) = unsafe { self.resolve(CALL, region) }?;
@@ -398,6 +418,10 @@ impl Nic for SimNic {
         page_sizes: u64,
     ) -> Result<UmemInfo> {
         const CALL: &str = "umem_reg";
+        if is_data_direct(region) {
+            let text = "queues cannot lie behind the data-direct function";
+            return Err(invalid(CALL, text.into()));
+        }
         // SAFETY: the caller promises for as long as the UMEM is registered, which is as long as
         // the window is open.
         let (range, window) = unsafe { self.resolve(CALL, region) }?;

@@ -197,7 +197,7 @@ fn has_pd(model: &NicModel, uid: u16, pd: u32) -> bool {
 /// A page is its context's: the kernel allocates it by the context's uid (Linux mlx5_ib `mlx5_cmd_uar_alloc`).
 fn has_uar(model: &NicModel, uid: u16, page: u32) -> bool {
     let owner = model.objects.uars.get(page);
-    owner.is_some_and(|owner| may_name(uid, *owner))
+    owner.is_some_and(|uar| may_name(uid, uar.uid))
 }
 
 /// A UMEM is its context's: the kernel creates it by the context's uid (Linux devx.c, `UMEM_REG`).

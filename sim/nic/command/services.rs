@@ -86,7 +86,7 @@ pub(super) fn dealloc_uar(
 ) -> Result<dealloc_uar::Out, Check> {
     let owner = model.objects.uars.get(request.uar);
     require(
-        may_name(uid, *owner.ok_or(Check::UarNotFound)?),
+        may_name(uid, owner.ok_or(Check::UarNotFound)?.uid),
         Check::UarUid,
     )?;
     model.free_uar(request.uar).map_err(|_| Check::UarBusy)?;

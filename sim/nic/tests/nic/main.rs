@@ -24,6 +24,7 @@ mod routes;
 mod semantics;
 mod services;
 mod sockets;
+mod stores;
 mod tables;
 mod transfers;
 mod transport;

@@ -28,7 +28,7 @@ fn cqs_that_overwrite_each_others_arms_in_one_register_all_raise_their_events() 
             arm.doorbell(cq.cqn)
         });
         {
-            // The NIC does not look: the last arm is what the register holds.
+            // The NIC does not look: the last arm is what the register holds. Memory's lock comes before a NIC's.
             let _held = rig.nic();
             for arm in arms {
                 running.store(REGISTER_CQ_ARM, arm);
@@ -79,9 +79,8 @@ fn of_doorbells_without_record_that_overwrite_each_other_the_one_that_is_lost_is
         }
         {
             let _held = rig.nic();
-            for qp in [&a, &b] {
-                ring(qp);
-            }
+            ring(&a);
+            ring(&b);
         }
         // The first one's is lost, and only that one's.
         running.completed(&mut cq, &[&b], 1);

@@ -612,6 +612,25 @@ fn a_requester_keeps_to_its_own_depth() {
     }
 }
 
+/// An atomic takes a place as a READ does.
+#[test]
+fn an_atomic_beyond_the_responders_depth_is_refused() {
+    let (mut a, b, _) = peers_with(CablePlan::default(), 1, |qpc| {
+        (qpc.log_sra_max, qpc.log_rra_max) = (2, 0);
+    });
+    let segments = [b.mr.piece(0, 61440).remote(), a.mr.piece(0, 61440).local()].concat();
+    a.qp.post(&a.rig, Opcode::RdmaRead, 0, &segments);
+    let operands = segment_bytes(fetch_add(1)).to_vec();
+    let (remote, local) = (b.mr.piece(61440, 8), a.mr.piece(61440, 8));
+    let segments = [remote.remote(), operands, local.local()].concat();
+    a.qp.post(&a.rig, Opcode::AtomicFetchAdd, SIGNALLED, &segments);
+    a.qp.ring(&a.rig);
+    a.rig.run();
+    assert_eq!(a.rig.state(b.qp.qpn), QpState::Err);
+    let first = a.cq.poll(&a.rig);
+    assert!(matches!(first, Some(Completion::Failed(cqe)) if cqe.syndrome.code() == 0x12));
+}
+
 /// Receive queues of a QP, and shared ones, whose indices start anywhere.
 #[test]
 fn receive_indices_start_anywhere() {
