@@ -8,7 +8,7 @@ use crate::roce::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Headers, Ieth, ImmDt, MaskedAtomicEth, Reth,
 };
 
-/// The extended headers of a packet; which of them it has, its opcode says ([`Opcode::headers`]).
+/// The extended headers of a packet; which of them it has, its opcode says ([`crate::roce::Opcode::headers`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extended {
     /// RDMA.
