@@ -5,14 +5,18 @@
 //!
 //! Nobody calls a NIC when a doorbell is rung: its thread finds the value in the register. Several queues may share a
 //! register and overwrite each other's values, so with each doorbell it looks at the records of all queues of that page, and
-//! now and then at the records of all queues: a producer is the later of doorbell and record.
+//! now and then at the records of all queues: a producer is the later of doorbell and record. Of many pages it looks each time
+//! at those that were rung lately and at a part of the others (`registers`).
+//!
+//! With [`Background::start_with_stores`] a page is no memory: each store to it is delivered by itself, with its width and
+//! offset, as to a device; then records are looked at when the NIC would, and not otherwise.
 //!
 //! When there is nothing to do, the thread looks again and again for a while, yielding to others; then it sleeps between
 //! looks, longer and longer up to [`MOST_REST`]. Calls of the host wake it.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
@@ -21,7 +25,8 @@ use warpverbs_wire::doorbell::UAR_PAGE;
 use warpverbs_wire::eqe::Event;
 
 use crate::model::NicModel;
-use crate::registers::Registers;
+use crate::registers::{Look, Registers};
+use crate::stores::{Store, Stores};
 
 /// Steps that a NIC takes in a row; host calls and other NICs wait so long at most.
 const STEPS: u32 = 128;
@@ -29,12 +34,15 @@ const STEPS: u32 = 128;
 const EAGER: Duration = Duration::from_micros(100);
 /// The first rest.
 const FIRST_REST: Duration = Duration::from_micros(50);
-/// The longest rest while a queue may be rung: what a doorbell waits at most, scheduling aside.
+/// The longest rest while a queue may be rung: what a doorbell waits at most, scheduling aside, where pages are few.
 const MOST_REST: Duration = Duration::from_millis(1);
 /// The longest rest of NICs that no doorbell can reach.
 const IDLE_REST: Duration = Duration::from_secs(1);
-/// So often all records are looked at, and seldom used registers while there is work.
+/// So often all records and registers are looked at.
 const SCAN_EVERY: Duration = Duration::from_micros(500);
+/// Looks in which every page is looked at once, while there is work and after a rest. Few pages are looked at each time.
+const PARTS: usize = 32;
+const PARTS_AFTER_REST: usize = 4;
 
 /// NICs of one bus that run by themselves. Dropping it stops them, and waits for their thread.
 pub struct Background {
@@ -65,6 +73,22 @@ struct Nic {
     number: usize,
     model: Arc<Mutex<NicModel>>,
     registers: Registers,
+    /// Where each store is delivered by itself.
+    stores: Option<Stores>,
+}
+
+/// What a host call is about: the doorbells that were rung there before it come before it, as posted writes come before a later
+/// command. Doorbells of other queues are in no order with it.
+#[derive(Clone, Copy, Debug)]
+pub enum About<'a> {
+    /// All that the NIC has.
+    Everything,
+    /// What this mailbox names: a queue's page, if it names a queue.
+    Command(&'a [u8]),
+    /// A doorbell page.
+    Page(u32),
+    /// Neither queue nor page.
+    NoQueue,
 }
 
 /// A host call under way: the NICs make room for it, and look for work after it.
@@ -73,7 +97,7 @@ pub struct HostCall<'a>(&'a Background);
 impl Background {
     /// Starts NICs, each given with its number on the bus. From now on no one else steps the bus's devices.
     pub fn start(bus: &Arc<Bus>, nics: Vec<(usize, Arc<Mutex<NicModel>>)>) -> io::Result<Self> {
-        Self::launch(bus, nics, None)
+        Self::launch(bus, nics, None, false)
     }
 
     /// As [`Self::start`], with someone who is told of events. Otherwise they wait in the models.
@@ -82,18 +106,29 @@ impl Background {
         nics: Vec<(usize, Arc<Mutex<NicModel>>)>,
         events: EventSink,
     ) -> io::Result<Self> {
-        Self::launch(bus, nics, Some(events))
+        Self::launch(bus, nics, Some(events), false)
+    }
+
+    /// As [`Self::start_with_events`], where whoever sees a store to a doorbell page delivers it ([`Self::store`]).
+    pub fn start_with_stores(
+        bus: &Arc<Bus>,
+        nics: Vec<(usize, Arc<Mutex<NicModel>>)>,
+        events: EventSink,
+    ) -> io::Result<Self> {
+        Self::launch(bus, nics, Some(events), true)
     }
 
     fn launch(
         bus: &Arc<Bus>,
         nics: Vec<(usize, Arc<Mutex<NicModel>>)>,
         events: Option<EventSink>,
+        every_store: bool,
     ) -> io::Result<Self> {
         let nic = |(number, model)| Nic {
             number,
             model,
             registers: Registers::default(),
+            stores: every_store.then(Stores::new),
         };
         let shared = Arc::new(Shared {
             bus: bus.clone(),
@@ -143,6 +178,21 @@ impl Background {
         }
     }
 
+    /// Delivers a store to a doorbell page of NIC `nic`: `bytes`, 64 at most, at byte `offset` of the page; without bytes it was a
+    /// load. False: there is no room now, or no such NIC, or the NICs were not started to take stores. Takes no lock and
+    /// allocates nothing: a signal handler may call it.
+    pub fn store(&self, nic: usize, page: u32, offset: u16, bytes: &[u8]) -> bool {
+        let stores = self
+            .shared
+            .nics
+            .get(nic)
+            .and_then(|nic| nic.stores.as_ref());
+        match (stores, Store::new(page, offset, bytes)) {
+            (Some(stores), Some(store)) => stores.push(&store),
+            _ => false,
+        }
+    }
+
     /// True if a doorbell page begins at `addr`.
     pub fn is_page(&self, addr: u64) -> bool {
         self.shared.nics.iter().any(|nic| nic.registers.has(addr))
@@ -154,13 +204,44 @@ impl Background {
         HostCall(self)
     }
 
-    /// Locks a NIC for a host call. Doorbells that were rung before the call are taken before it.
-    pub fn lock<'a>(&'a self, nic: usize, model: &'a Mutex<NicModel>) -> MutexGuard<'a, NicModel> {
+    /// Locks a NIC for a host call. Doorbells that were rung before the call are taken before it, of what it is about.
+    pub fn lock<'a>(
+        &'a self,
+        nic: usize,
+        model: &'a Mutex<NicModel>,
+        about: About<'_>,
+    ) -> MutexGuard<'a, NicModel> {
         let mut model = locked(model);
-        if let Some(nic) = self.shared.nics.get(nic) {
-            nic.take_doorbells(&mut model, true);
+        let look = match about {
+            About::Everything => Some(Look::All),
+            About::Command(mailbox) => model.page_of(mailbox).map(Look::Page),
+            About::Page(page) => Some(Look::Page(page)),
+            About::NoQueue => None,
+        };
+        if let Some(nic) = self.shared.nics.get(nic)
+            // Stores that are delivered are in one order for all pages.
+            && let Some(look) = look.or(nic.stores.is_some().then_some(Look::All))
+        {
+            nic.take_doorbells(&mut model, look);
         }
         model
+    }
+
+    /// As [`Self::lock`], but does not wait for whoever holds the NIC.
+    pub fn try_lock<'a>(
+        &'a self,
+        nic: usize,
+        model: &'a Mutex<NicModel>,
+    ) -> Option<MutexGuard<'a, NicModel>> {
+        let mut model = match model.try_lock() {
+            Ok(model) => model,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        if let Some(nic) = self.shared.nics.get(nic) {
+            nic.take_doorbells(&mut model, Look::All);
+        }
+        Some(model)
     }
 
     /// Waits until the NICs have nothing to do now, timers aside; false if that takes longer.
@@ -228,9 +309,16 @@ struct Round {
 }
 
 impl Nic {
-    fn take_doorbells(&self, model: &mut NicModel, all: bool) -> bool {
+    fn take_doorbells(&self, model: &mut NicModel, look: Look) -> bool {
         let mut any = false;
-        self.registers.take(all, |page, offset, value| {
+        if let Some(stores) = &self.stores {
+            while let Some(store) = stores.pop() {
+                any = true;
+                model.take_any_store(&store);
+            }
+            return any;
+        }
+        self.registers.take(look, |page, offset, value| {
             any = true;
             model.take_doorbell(page, offset, value);
         });
@@ -246,12 +334,15 @@ impl Shared {
         // How long a scan of all records took.
         let mut scan_takes = Duration::ZERO;
         let mut rest = FIRST_REST;
+        let mut parts = PARTS;
         while !self.stop.load(Ordering::SeqCst) {
             let calls = self.calls.load(Ordering::SeqCst);
             let started = Instant::now();
             // Records of many queues take long to look at: not more than a tenth of the time.
             let scan = started - scanned >= SCAN_EVERY.max(scan_takes * 10);
-            let round = self.round(nanos(started - begun), scan);
+            let look = if scan { Look::All } else { Look::Part(parts) };
+            parts = PARTS;
+            let round = self.round(nanos(started - begun), look);
             self.tell();
             if scan {
                 scanned = Instant::now();
@@ -292,6 +383,7 @@ impl Shared {
                 thread::park_timeout(wanted.min(most));
             }
             self.resting.store(false, Ordering::SeqCst);
+            parts = PARTS_AFTER_REST;
             if self.calls.load(Ordering::SeqCst) == calls {
                 rest = (rest * 2).min(most);
             } else {
@@ -321,7 +413,7 @@ impl Shared {
         }
     }
 
-    fn round(&self, now: u64, scan: bool) -> Round {
+    fn round(&self, now: u64, look: Look) -> Round {
         let mut round = Round {
             busy: false,
             reachable: false,
@@ -332,8 +424,10 @@ impl Shared {
             let mut dma = bus.dma(nic.number);
             let mut model = locked(&nic.model);
             model.set_time(now);
-            round.busy |= nic.take_doorbells(&mut model, scan);
-            round.busy |= model.look_at_records(scan, &mut dma);
+            round.busy |= nic.take_doorbells(&mut model, look);
+            if nic.stores.is_none() {
+                round.busy |= model.look_at_records(look == Look::All, &mut dma);
+            }
             for _ in 0..STEPS {
                 if model.step(&mut dma) == Step::Idle {
                     break;

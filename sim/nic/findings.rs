@@ -95,8 +95,18 @@ pub enum FindingKind {
     DoorbellBeyondQueue,
     /// A doorbell while the QP could not send: it is lost.
     DoorbellLost,
+    /// A WQE lies in the queue of a QP without doorbell record, nobody rang for it, and another QP rang at the same register: in
+    /// background mode a register remembers one value, so the doorbell may have been overwritten. Hardware takes each store.
+    DoorbellOverwritten,
     /// A store to a send doorbell that is neither of its forms.
     DoorbellMalformed,
+    /// A store to a doorbell page that no register takes, of that width there.
+    DoorbellRefused {
+        /// Byte of the page.
+        offset: u16,
+        /// Bytes; 0: it was a load.
+        width: u8,
+    },
     /// The doorbell record did not reach a doorbell by the time the next one came, or by the end.
     DbrBehind {
         /// The doorbell.
@@ -177,7 +187,9 @@ names! {
     DoorbellRegression { .. } => "doorbell-regression",
     DoorbellBeyondQueue => "doorbell-beyond-queue",
     DoorbellLost => "doorbell-lost",
+    DoorbellOverwritten => "doorbell-overwritten",
     DoorbellMalformed => "doorbell-malformed",
+    DoorbellRefused { .. } => "doorbell-refused",
     DbrBehind { .. } => "dbr-behind",
     DbrWrongWord { .. } => "dbr-wrong-word",
     DbrUnordered { .. } => "dbr-unordered",
@@ -235,7 +247,22 @@ impl fmt::Display for FindingKind {
                 f.write_str("the doorbell covers more WQEBBs than the queue has: ignored")
             }
             Self::DoorbellLost => f.write_str("the doorbell is lost"),
+            Self::DoorbellOverwritten => f.write_str(
+                "a WQE that no doorbell came for: another QP without record rings at the same register, which remembers one value in background mode",
+            ),
             Self::DoorbellMalformed => f.write_str("the store is no doorbell: ignored"),
+            Self::DoorbellRefused { offset, width: 0 } => {
+                write!(
+                    f,
+                    "a load from byte {offset:#x} of a page that is written only"
+                )
+            }
+            Self::DoorbellRefused { offset, width } => {
+                write!(
+                    f,
+                    "a store of {width} bytes at {offset:#x} is no doorbell: ignored"
+                )
+            }
             Self::DbrBehind { doorbell, dbr } => write!(
                 f,
                 "the send doorbell record stayed at {dbr:#x} behind doorbell {doorbell:#x}: after an error these WQEs would never complete"

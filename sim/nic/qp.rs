@@ -28,6 +28,8 @@ pub(crate) struct Qp {
     pub(crate) uid: u16,
     /// The context as commands set it; state, PSNs and counters are the fields below.
     pub(crate) context: Qpc,
+    /// The context as CREATE_QP left it.
+    made: Qpc,
     pub(crate) state: QpState,
     /// Where the rings and the doorbell record lie.
     pub(crate) memory: QpMemory,
@@ -54,6 +56,8 @@ pub(crate) struct Qp {
     pub(crate) alarm: Option<u64>,
     /// A fault: it does nothing.
     pub(crate) stuck: bool,
+    /// It had a life before this one, whose WQEs may still be in its ring.
+    pub(crate) was_reset: bool,
 }
 
 /// Bus addresses of a QP's memory.
@@ -164,6 +168,7 @@ impl Qp {
         Self {
             uid,
             context,
+            made: context,
             state: QpState::Rst,
             memory,
             uses,
@@ -180,18 +185,23 @@ impl Qp {
             flush_vendor: vendor_syndrome::FLUSHED,
             alarm: None,
             stuck: false,
+            was_reset: false,
         }
     }
 
-    /// Back to RST: nothing of the old life is left.
+    /// Back to RST: nothing of the old life is left, in the context neither. Its counter set was detached before.
     pub(crate) fn reset(&mut self, first: u64) {
         *self = Self::new(
             self.uid,
-            self.context,
+            Qpc {
+                counter_set_id: 0,
+                ..self.made
+            },
             self.memory,
             std::mem::take(&mut self.uses),
             first,
         );
+        self.was_reset = true;
     }
 
     /// To ERR by command. WQEs in execution are abandoned and flushed like those behind them, with the vendor syndrome seen
