@@ -229,7 +229,9 @@ fn receive_queue() {
     init(DBR, 0);
     init(STOP, 0);
     for cqe in 0..4 {
-        init(CQ + 64 * cqe + 56, u64::MAX);
+        for word in [32, 40, 48, 56] {
+            init(CQ + 64 * cqe + word, u64::MAX);
+        }
     }
 }
 
