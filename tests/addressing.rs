@@ -9,7 +9,8 @@ mod common;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
-use warpverbs::driver::sim::World;
+use common::World;
+
 use warpverbs::driver::{
     DriverError, GidEntry, Gpu, MemoryRegion, MrInfo, Nic, NicHandle, PdInfo, PortInfo, UarInfo,
     UarKind, UmemInfo,

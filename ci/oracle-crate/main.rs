@@ -1,7 +1,7 @@
 //! libmlx5 and this project's code as oracles of each other, over the simulated NIC: WQEs, CQEs, and what QUERY_QP says.
 //!
 //! Both parse or build the same thing for parameters by chance; any difference ends the run. Run by ci/oracle:
-//! `oracle [CASES [SEED]]`.
+//! `oracle [CASES [CASES_OF_THE_NIC [SEED]]]`.
 
 mod cqes;
 mod device;
@@ -71,11 +71,11 @@ fn main() -> ExitCode {
         None => Some(or),
         Some(parsed) => parsed.ok(),
     };
-    let (Some(wanted), Some(seed)) = (number(1000), number(1)) else {
-        eprintln!("usage: oracle [CASES [SEED]]");
+    let (Some(wanted), Some(of_nic), Some(seed)) = (number(1000), number(100), number(1)) else {
+        eprintln!("usage: oracle [CASES [CASES_OF_THE_NIC [SEED]]]");
         return ExitCode::from(2);
     };
-    println!("seed {seed}, {wanted} cases a type");
+    println!("seed {seed}, {wanted} cases a type, {of_nic} of the simulated NIC");
     let mut tally = Tally {
         wanted,
         ..Tally::default()
@@ -87,6 +87,7 @@ fn main() -> ExitCode {
     receives::compare(&mut tally, &mut rng);
     tally.group("CQEs of every content, read by libmlx5");
     cqes::compare(&mut tally, &mut rng);
+    tally.wanted = of_nic;
     tally.group("CQEs of the simulated NIC, read by libmlx5");
     nic::compare(&mut tally, &mut rng);
     tally.group("QUERY_QP");

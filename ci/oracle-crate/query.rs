@@ -55,6 +55,7 @@ const GIDS: [u8; 2] = [1, 3];
 
 pub fn compare(tally: &mut Tally, rng: &mut Rng) {
     let device = Device::open();
+    crate::nic::query_after_traffic(tally, rng);
     // So that it has neighbours.
     warpverbs_sim::with_nic(0, |nic| nic.connect(Nowhere)).expect("an opened device");
     let cq = device.cq(CQES, false);

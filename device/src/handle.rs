@@ -66,7 +66,7 @@ impl Flags {
     /// `address` is that of an exported handle of any version: each begins with its number.
     #[inline(always)]
     pub unsafe fn load(address: u64) -> Result<Self, Error> {
-        if address % abi::HANDLE_ALIGN != 0 {
+        if !address.is_multiple_of(abi::HANDLE_ALIGN) {
             return Err(Error::InvalidArgument);
         }
         // SAFETY: the caller's: the first line is live and immutable.
@@ -87,6 +87,19 @@ impl Flags {
     #[inline(always)]
     pub const fn reads_need_dump(self) -> bool {
         self.0 & abi::FLAG_READ_NEEDS_DUMP != 0
+    }
+
+    /// The QP has a host thread that rings for it: [`Proxy`](crate::Proxy).
+    ///
+    /// # Safety
+    ///
+    /// `address` is that of the exported handle of this version that these flags are of.
+    #[inline(always)]
+    pub unsafe fn has_proxy(address: u64) -> bool {
+        // SAFETY: the caller's: an immutable field.
+        unsafe {
+            arch::load_immutable::<{ offset_of!(QpHandle, proxy) }>(Global::new(address)) != 0
+        }
     }
 
     /// The QP has no send doorbell record: [`NoDbr`](crate::NoDbr).
@@ -143,6 +156,21 @@ impl<W: Scope> Handle<W> {
             log_max_message: (cq_line >> 32) as u32,
         };
         Ok((handle, fields))
+    }
+}
+
+impl<W: Scope> Handle<W> {
+    /// The handle for its state word alone: the host's stop word is not known.
+    ///
+    /// # Safety
+    ///
+    /// As [`Self::load`]'s.
+    #[inline(always)]
+    pub(crate) unsafe fn at(address: u64) -> Self {
+        let at = Global::new(address);
+        // SAFETY: the caller's.
+        let watch = unsafe { Watch::new(at, at) };
+        Self { at, watch }
     }
 }
 

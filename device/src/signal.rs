@@ -57,11 +57,21 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
         signal: Signal,
     ) -> Result<Ticket, Error> {
         let signal = signal.work()?;
-        if let Some(len) = self.one_message(len) {
-            return self.post(Then(Write::new(local, remote, len), signal));
+        let mut left = self.chunks(local, remote, len, Direction::Put);
+        loop {
+            let (write, rest) = if left.len == 0 {
+                (None, left)
+            } else {
+                let (len, rest) = left.split();
+                (Some(Write::new(left.local, left.remote, len)), rest)
+            };
+            let ends = rest.len == 0;
+            let last = self.post(Then(write, ends.then_some(signal)))?;
+            if ends {
+                return Ok(last);
+            }
+            left = rest;
         }
-        self.put(local, remote, len)?;
-        self.post(signal)
     }
 
     /// As [`Self::put_signal`], by a group: each member brings a transfer of its own, and all the same signal, which is sent once, behind
@@ -85,7 +95,7 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
         let signal = signal.work()?;
         let chunks = self.chunks(local, remote, len, Direction::Put);
         let (rank, members) = group.scan(1, 1);
-        let (_, long) = group.scan(0, u32::from(len > 1 << self.log_max()));
+        let (_, long) = group.scan(0, u32::from(len > 1 << self.log_max_message()));
         if long == 0 && members < u64::from(self.max_wqebbs()) {
             let last = rank + 1 == members;
             return self.post_by(group, Then(chunks, last.then_some(signal)));
@@ -118,7 +128,7 @@ impl<S: Sharing, D: Doorbell, C: EverySignalled> Sq<S, D, C> {
         let mut rest = self.chunks(local, remote, len, Direction::Put);
         if self.one_message(len).is_none() && len != 0 {
             // All messages but the last, whose completion is the last.
-            let max = 1 << self.log_max();
+            let max = 1 << self.log_max_message();
             let before = (len - 1) / max * max;
             self.put(local, remote, before)?;
             rest = self.chunks(

@@ -34,6 +34,12 @@ impl Ticket {
     pub const fn index(self) -> u64 {
         self.0
     }
+
+    /// The ticket of an index that [`Self::index`] gave.
+    #[inline(always)]
+    pub const fn at(index: u64) -> Self {
+        Self(index)
+    }
 }
 
 /// The send queue of an exported QP with its send CQ.
@@ -105,14 +111,19 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
     /// # Safety
     ///
     /// As [`Self::open`]'s. With [`Exclusive`](crate::Exclusive) every member of the group, the same ones each time, makes every
-    /// call on the queue together with the others, and all drop it before the kernel's next use of the QP.
+    /// call on the queue together with the others; a value is dropped before the group opens the QP again.
     #[inline(always)]
     #[allow(unsafe_code)] // As `open`.
     pub unsafe fn open_by<G: Group>(group: G, address: u64) -> Result<Self, Error> {
+        // An exclusive queue's words are read behind the write of the group's last value, and all have read them before the next.
+        if !S::SHARED {
+            group.sync();
+        }
         // SAFETY: the caller's.
         let opened = unsafe { Self::open_as(address, group.is_leader()) };
-        // An exclusive queue's words are not written back before all have read them.
-        group.sync();
+        if !S::SHARED {
+            group.sync();
+        }
         opened
     }
 
@@ -249,7 +260,7 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
 
     /// log2 of the port's largest message.
     #[inline(always)]
-    pub(crate) fn log_max(&self) -> u32 {
+    pub fn log_max_message(&self) -> u32 {
         self.log_max_message
     }
 
@@ -270,6 +281,12 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
     #[inline(always)]
     pub(crate) fn set_completed(&mut self, completed: u64) {
         self.room = completed + self.capacity;
+    }
+
+    /// Data of reads and atomics needs a DUMP before it is read (rule O14).
+    #[inline(always)]
+    pub fn reads_need_dump(&self) -> bool {
+        self.reads_need_dump
     }
 
     /// The state word as it stands.
@@ -326,4 +343,16 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Drop for Sq<S, D, C> {
             self.handle.set_long(self.long);
         }
     }
+}
+
+/// The state word of the QP whose handle is at `address`, as threads of the GPU see it.
+///
+/// # Safety
+///
+/// `address` is that of an exported handle of this version.
+#[inline(always)]
+#[allow(unsafe_code)] // As `Sq::open`.
+pub unsafe fn state_of(address: u64) -> State {
+    // SAFETY: the caller's: only its state word is used.
+    unsafe { Handle::<crate::scope::Gpu>::at(address) }.state()
 }

@@ -11,6 +11,9 @@ use warpverbs::driver::{Gpu, Nic};
 
 use crate::failure::Failure;
 
+/// A NIC, and what runs kernels beside it.
+pub(crate) type NicAndGpu = (Arc<dyn Nic>, Arc<dyn Gpu>);
+
 /// Opens the RDMA device of that name.
 #[cfg(target_os = "linux")]
 pub(crate) fn open(name: &str) -> Result<Arc<Mlx5>, Failure> {
@@ -24,7 +27,7 @@ pub(crate) fn open(name: &str) -> Result<Arc<Mlx5>, Failure> {
 
 /// As [`open`], with the host's CPUs as a GPU beside it.
 #[cfg(target_os = "linux")]
-pub(crate) fn open_with_host(name: &str) -> Result<(Arc<dyn Nic>, Arc<dyn Gpu>), Failure> {
+pub(crate) fn open_with_host(name: &str) -> Result<NicAndGpu, Failure> {
     let nic = open(name)?;
     let gpu = warpverbs::driver::mlx5::host_gpu(std::slice::from_ref(&nic));
     Ok((nic, gpu))
@@ -49,7 +52,7 @@ pub(crate) fn shown(name: &str) -> String {
 
 /// There are none.
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn open_with_host(name: &str) -> Result<(Arc<dyn Nic>, Arc<dyn Gpu>), Failure> {
+pub(crate) fn open_with_host(name: &str) -> Result<NicAndGpu, Failure> {
     Err(match open(name) {
         Ok(_) => Failure::Run(format!("NIC {name:?} cannot be used")),
         Err(failure) => failure,

@@ -84,6 +84,7 @@ pub use keys::{MrKeys, access};
 pub use link::Link;
 pub use model::NicModel;
 pub use objects::{ObjectId, ObjectKind};
+pub use registers::Registers;
 pub use socket::{SocketEnd, Wire};
 pub use stats::NicStats;
 pub use syndrome::{Check, CommandError};

@@ -65,7 +65,10 @@ fn read(world: &World, nic: usize) -> Result<Values> {
     };
     let input = command.encode().map_err(|_| Errno::INVAL)?;
     let mut output = query_q_counter::In::reply();
-    let answered = world.nic(nic)?.command(input.as_ref(), output.as_mut());
+    let answered = world
+        .nic(nic)?
+        .lock()
+        .command(input.as_ref(), output.as_mut());
     answered.map_err(|_| Errno(libc::EIO))?;
     query_q_counter::In::decode(output.as_ref()).map_err(|_| Errno(libc::EIO))
 }
@@ -87,7 +90,9 @@ fn write(root: &Path, device: &str, known: &Values, now: &Values) {
 /// Writes all counters of NICs again.
 pub(crate) fn refresh(root: &Path) {
     let Some(world) = existing() else { return };
-    let mut known = world.counters_shown();
+    let Some(mut known) = world.counters_shown() else {
+        return;
+    };
     for (nic, known) in known.iter_mut().enumerate() {
         if let Ok(now) = read(world, nic) {
             write(root, &crate::sysfs::device_name(nic), known, &now);

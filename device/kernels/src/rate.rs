@@ -12,7 +12,7 @@ use warpverbs_device::{
     Proxy, Remote, Sharing, Sq, Ticket,
     abi::{self, RateParams, ThreadResult},
     group::Group,
-    op::{Dump, Fenced, FetchAdd, OneOf, Read, Work, Write, WriteInline},
+    op::{Dump, Either, Fenced, FetchAdd, Read, Work, Write, WriteInline},
     thread,
 };
 
@@ -151,9 +151,9 @@ impl<O: Operation> Job for Rate<'_, O> {
             let posted = if O::FETCHES {
                 let dump = Fenced::reads(Dump::new(start.local, byte));
                 let work = if op < common.iters {
-                    OneOf::First(work)
+                    Either::Left(work)
                 } else {
-                    OneOf::Second(dump)
+                    Either::Right(dump)
                 };
                 sq.post_by(group, work)
             } else {

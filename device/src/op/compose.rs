@@ -40,41 +40,6 @@ impl<A: Fill, B: Fill> Fill for Then<A, B> {
     }
 }
 
-/// One of two operations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OneOf<A, B> {
-    /// The first.
-    First(A),
-    /// The second.
-    Second(B),
-}
-
-impl<A: Fill, B: Fill> Fill for OneOf<A, B> {
-    const WQEBBS: u32 = if A::WQEBBS == B::WQEBBS { A::WQEBBS } else { 0 };
-    const SHORT: bool = A::SHORT && B::SHORT;
-    #[inline(always)]
-    fn wqebbs(&self) -> u32 {
-        match self {
-            Self::First(work) => work.wqebbs(),
-            Self::Second(work) => work.wqebbs(),
-        }
-    }
-    #[inline(always)]
-    fn wqes(&self) -> u32 {
-        match self {
-            Self::First(work) => work.wqes(),
-            Self::Second(work) => work.wqes(),
-        }
-    }
-    #[inline(always)]
-    fn fill(self, place: Place) -> Filled {
-        match self {
-            Self::First(work) => work.fill(place),
-            Self::Second(work) => work.fill(place),
-        }
-    }
-}
-
 impl<W: Fill> Fill for Option<W> {
     const WQEBBS: u32 = 0;
     const SHORT: bool = W::SHORT;
@@ -97,6 +62,41 @@ impl<W: Fill> Fill for Option<W> {
         match self {
             Some(work) => work.fill(place),
             None => Filled::NONE,
+        }
+    }
+}
+
+/// One operation or another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Either<A, B> {
+    /// The one.
+    Left(A),
+    /// The other.
+    Right(B),
+}
+
+impl<A: Fill, B: Fill> Fill for Either<A, B> {
+    const WQEBBS: u32 = if A::WQEBBS == B::WQEBBS { A::WQEBBS } else { 0 };
+    const SHORT: bool = A::SHORT && B::SHORT;
+    #[inline(always)]
+    fn wqebbs(&self) -> u32 {
+        match self {
+            Self::Left(work) => work.wqebbs(),
+            Self::Right(work) => work.wqebbs(),
+        }
+    }
+    #[inline(always)]
+    fn wqes(&self) -> u32 {
+        match self {
+            Self::Left(work) => work.wqes(),
+            Self::Right(work) => work.wqes(),
+        }
+    }
+    #[inline(always)]
+    fn fill(self, place: Place) -> Filled {
+        match self {
+            Self::Left(work) => work.fill(place),
+            Self::Right(work) => work.fill(place),
         }
     }
 }
@@ -199,6 +199,38 @@ impl<W: Fill> Fill for Signalled<W> {
     #[inline(always)]
     fn fill(self, place: Place) -> Filled {
         self.0.fill(Place { every: 1, ..place })
+    }
+}
+
+/// An operation that is written by a function that is called, not by code in each place where it is posted: for programs that
+/// post it in many modes. (In kernels of one mode it costs calls and local memory, and saves nothing.)
+#[derive(Clone, Copy, Debug)]
+pub struct Outlined<'a, W>(pub &'a W);
+
+#[inline(never)]
+fn outlined_size<W: Fill>(work: &W) -> (u32, u32) {
+    (work.wqebbs(), work.wqes())
+}
+
+#[inline(never)]
+fn outlined_fill<W: Fill>(work: &W, place: Place) -> Filled {
+    work.fill(place)
+}
+
+impl<W: Fill> Fill for Outlined<'_, W> {
+    const WQEBBS: u32 = 0;
+    const SHORT: bool = W::SHORT;
+    #[inline(always)]
+    fn wqebbs(&self) -> u32 {
+        outlined_size(self.0).0
+    }
+    #[inline(always)]
+    fn wqes(&self) -> u32 {
+        outlined_size(self.0).1
+    }
+    #[inline(always)]
+    fn fill(self, place: Place) -> Filled {
+        outlined_fill(self.0, place)
     }
 }
 

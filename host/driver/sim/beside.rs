@@ -363,36 +363,24 @@ impl Memory for SharedMemory {
 /// The system's doorbell pages as a device of the GPU's bus: a store goes on to the page.
 #[derive(Default)]
 pub(super) struct Doorbells {
-    /// CPU addresses, by place in the BAR; 0: free.
+    /// CPU addresses, by place in the BAR.
     pages: Vec<u64>,
 }
 
 impl Doorbells {
-    /// Gives a page a place; its byte offset in the BAR.
-    pub(super) fn place(&mut self, page: u64) -> u64 {
-        let place = self.pages.iter().position(|used| *used == 0);
+    /// The place of a page, as its byte offset in the BAR. Places of pages that are none any more, as `is_page` says, are used
+    /// again: no GPU has them mapped.
+    pub(super) fn place(&mut self, page: u64, is_page: impl Fn(u64) -> bool) -> u64 {
+        let known = self.pages.iter().position(|used| *used == page);
+        let place = known.or_else(|| self.pages.iter().position(|used| !is_page(*used)));
         let place = place.unwrap_or_else(|| {
-            self.pages.push(0);
+            self.pages.push(page);
             self.pages.len() - 1
         });
-        if let Some(free) = self.pages.get_mut(place) {
-            *free = page;
+        if let Some(used) = self.pages.get_mut(place) {
+            *used = page;
         }
         place as u64 * DOORBELLS
-    }
-
-    /// Takes it back; where it was.
-    pub(super) fn remove(&mut self, page: u64) -> Option<u64> {
-        let place = self.find(page)?;
-        let used = self.pages.get_mut((place / DOORBELLS) as usize)?;
-        *used = 0;
-        Some(place)
-    }
-
-    /// Where a page is.
-    pub(super) fn find(&self, page: u64) -> Option<u64> {
-        let place = self.pages.iter().position(|used| *used == page)?;
-        Some(place as u64 * DOORBELLS)
     }
 }
 
@@ -408,7 +396,7 @@ impl Device for Doorbells {
     fn mmio_write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Fault> {
         let len = bytes.len() as u64;
         let page = self.pages.get((offset / DOORBELLS) as usize).copied();
-        let Some(page) = page.filter(|page| *page != 0) else {
+        let Some(page) = page else {
             let detail = "no doorbell page";
             return Err(Fault::new(FaultKind::Unmapped, offset, len, detail));
         };
@@ -499,9 +487,11 @@ mod tests {
     fn a_store_reaches_the_page_with_its_width() {
         let page = Mapped::new(PAGE).unwrap();
         let mut doorbells = Doorbells::default();
-        let first = doorbells.place(page.addr);
-        let second = doorbells.place(page.addr + DOORBELLS);
-        assert_eq!((first, second), (0, DOORBELLS));
+        let (first, second) = (page.addr, page.addr + DOORBELLS);
+        assert_eq!(doorbells.place(first, |_| true), 0);
+        assert_eq!(doorbells.place(second, |_| true), DOORBELLS);
+        assert_eq!(doorbells.place(first, |_| false), 0);
+        let second = DOORBELLS;
         doorbells
             .mmio_write(second + 0x800, &7u64.to_ne_bytes())
             .unwrap();
@@ -522,8 +512,7 @@ mod tests {
         ] {
             assert!(doorbells.mmio_write(offset, bytes).is_err());
         }
-        assert_eq!(doorbells.remove(page.addr), Some(0));
-        assert!(doorbells.mmio_write(0x800, &[0; 8]).is_err());
-        assert_eq!(doorbells.place(page.addr), 0);
+        // The first is gone: its place is another's.
+        assert_eq!(doorbells.place(7, |used| used != first), 0);
     }
 }

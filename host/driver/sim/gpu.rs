@@ -15,7 +15,7 @@ use warpverbs_sim_bus::{
 use warpverbs_sim_gpu::{self as model, EventId, GpuError, GpuModel, KernelId, ModuleId, StreamId};
 
 #[cfg(target_os = "linux")]
-use super::beside::{Arena, Doorbells, close};
+use super::beside::{Arena, close};
 use crate::driver::rows;
 use crate::driver::{
     DmabufMapping, DriverError, DriverErrorKind, Gpu, GpuHandle, LaunchCounters, LaunchShape,
@@ -36,36 +36,35 @@ pub(super) struct SimGpu {
     model: Mutex<GpuModel>,
     bus: Arc<Bus>,
     write_ordering: WriteOrdering,
+    /// Where registers lie on the bus that a driver of a NIC has mapped at an address of its own.
+    registers: Registers,
     live: Mutex<BTreeMap<(Kind, u64), u64>>,
+    /// Memory that is files, beside NICs that are not on the bus.
     #[cfg(target_os = "linux")]
-    beside: Option<Beside>,
+    files: Option<Arc<Mutex<Arena>>>,
+    /// Doorbell pages that are mapped, once for each time.
+    pages: Mutex<Vec<Mapped>>,
 }
 
-/// What a GPU has beside NICs that are not on its bus.
-#[cfg(target_os = "linux")]
-pub(super) struct Beside {
-    pub(super) arena: Arc<Mutex<Arena>>,
-    pub(super) doorbells: Arc<Mutex<Doorbells>>,
-    /// Where the doorbell pages lie on the bus.
-    pub(super) bar: u64,
-    pub(super) is_page: Box<dyn Fn(u64) -> bool + Send + Sync>,
+/// A doorbell page that is mapped.
+#[derive(Clone, Copy)]
+struct Mapped {
+    /// As it was given.
+    page: u64,
+    /// On the bus.
+    bus_addr: u64,
+    /// Where the GPU sees it.
+    addr: u64,
 }
 
-#[cfg(target_os = "linux")]
-impl Beside {
-    fn doorbells(&self) -> MutexGuard<'_, Doorbells> {
-        self.doorbells
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-}
+/// The bus address of registers that are mapped at an address, if they are a NIC's.
+pub(super) type Registers = Box<dyn Fn(u64) -> Option<u64> + Send + Sync>;
 
 /// What the driver has handed out, by address or handle; the value is a length where there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     Memory,
     HostMapped,
-    Uar,
     Module,
     Stream,
     Event,
@@ -73,21 +72,28 @@ enum Kind {
 
 impl SimGpu {
     /// The driver of `model`, which runs on `bus`.
-    pub(super) fn new(model: GpuModel, bus: Arc<Bus>, write_ordering: WriteOrdering) -> Self {
+    pub(super) fn new(
+        model: GpuModel,
+        bus: Arc<Bus>,
+        write_ordering: WriteOrdering,
+        registers: Registers,
+    ) -> Self {
         Self {
             model: Mutex::new(model),
             bus,
             write_ordering,
+            registers,
             live: Mutex::default(),
             #[cfg(target_os = "linux")]
-            beside: None,
+            files: None,
+            pages: Mutex::default(),
         }
     }
 
-    /// Beside NICs that are not on its bus.
+    /// Its memory is these files, which NICs that are not on its bus import as dmabufs.
     #[cfg(target_os = "linux")]
-    pub(super) fn beside(mut self, beside: Beside) -> Self {
-        self.beside = Some(beside);
+    pub(super) fn in_files(mut self, files: Arc<Mutex<Arena>>) -> Self {
+        self.files = Some(files);
         self
     }
 
@@ -96,10 +102,18 @@ impl SimGpu {
         if !self.is_alive() {
             return Vec::new();
         }
-        self.handed_out()
+        let mut live: Vec<String> = self
+            .handed_out()
             .keys()
             .map(|(kind, id)| format!("GPU {kind:?} {id:#x}"))
-            .collect()
+            .collect();
+        let pages = self.pages();
+        live.extend(
+            pages
+                .iter()
+                .map(|mapped| format!("GPU Uar {:#x}", mapped.page)),
+        );
+        live
     }
 
     /// What the memory model found wrong since the last call.
@@ -130,6 +144,10 @@ impl SimGpu {
 
     fn handed_out(&self) -> MutexGuard<'_, BTreeMap<(Kind, u64), u64>> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn pages(&self) -> MutexGuard<'_, Vec<Mapped>> {
+        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn add(&self, kind: Kind, id: u64, len: u64) {
@@ -314,6 +332,13 @@ impl Gpu for SimGpu {
     fn export_dmabuf(&self, addr: u64, len: u64, _: DmabufMapping) -> Result<(i32, u64)> {
         const CALL: &str = "export_dmabuf";
         self.require_alive(CALL)?;
+        #[cfg(target_os = "linux")]
+        if let Some(files) = &self.files {
+            let files = files.lock().unwrap_or_else(PoisonError::into_inner);
+            return files
+                .export(addr, len)
+                .map_err(|fault| from_fault(CALL, &fault));
+        }
         let allocation = self
             .handed_out()
             .range(..=(Kind::Memory, addr))
@@ -322,17 +347,6 @@ impl Gpu for SimGpu {
         let inside =
             |(base, size): (u64, u64)| addr.checked_add(len).is_some_and(|end| end - base <= size);
         match allocation {
-            #[cfg(target_os = "linux")]
-            Some((base, size)) if len > 0 && inside((base, size)) && self.beside.is_some() => {
-                let arena = self.beside.as_ref().map(|beside| &beside.arena);
-                let exported = arena.map(|arena| {
-                    let arena = arena.lock().unwrap_or_else(PoisonError::into_inner);
-                    arena.export(addr, len)
-                });
-                exported
-                    .unwrap_or(Ok((-1, 0)))
-                    .map_err(|fault| from_fault(CALL, &fault))
-            }
             Some((base, size)) if len > 0 && inside((base, size)) => {
                 // A dmabuf is whole pages; the offset leads to the range.
                 let page = addr / PAGE * PAGE;
@@ -352,7 +366,7 @@ impl Gpu for SimGpu {
 
     fn close_dmabuf(&self, fd: i32) -> Result<()> {
         #[cfg(target_os = "linux")]
-        if self.beside.is_some() {
+        if self.files.is_some() {
             return close(fd).map_err(|error| {
                 let kind = DriverErrorKind::Os(error.raw_os_error().unwrap_or(0));
                 DriverError::new("close_dmabuf", kind, error.to_string())
@@ -372,58 +386,42 @@ impl Gpu for SimGpu {
     fn map_uar(&self, page: u64, len: u64) -> Result<u64> {
         const CALL: &str = "map_uar";
         self.require_alive(CALL)?;
-        #[cfg(target_os = "linux")]
-        if let Some(beside) = &self.beside {
-            let refuse = |kind, text: String| Err(DriverError::new(CALL, kind, text));
-            if len == 0 || len > 4096 || !(beside.is_page)(page) {
-                let text = format!("{len} bytes at {page:#x} are no doorbell page");
-                return refuse(DriverErrorKind::InvalidArgument, text);
-            }
-            let mut doorbells = beside.doorbells();
-            if doorbells.find(page).is_some() {
-                let text = format!("the page at {page:#x} is mapped already");
-                return refuse(DriverErrorKind::Busy, text);
-            }
-            let bar = beside.bar + doorbells.place(page);
-            let mapped = self
-                .model()
-                .map_registers(bar, len)
-                .map_err(|error| from_model(CALL, &error));
-            match &mapped {
-                Ok(_) => self.add(Kind::Uar, page, len),
-                Err(_) => {
-                    doorbells.remove(page);
+        let mut pages = self.pages();
+        // A driver of a NIC may give one page several times: it is mapped once.
+        let again = pages.iter().find(|mapped| mapped.page == page).copied();
+        let mapped = match again {
+            Some(mapped) => mapped,
+            None => {
+                let bus_addr = (self.registers)(page).unwrap_or(page);
+                let addr = self
+                    .model()
+                    .map_registers(bus_addr, len)
+                    .map_err(|error| from_model(CALL, &error))?;
+                Mapped {
+                    page,
+                    bus_addr,
+                    addr,
                 }
             }
-            return mapped;
-        }
-        let addr = self
-            .model()
-            .map_registers(page, len)
-            .map_err(|error| from_model(CALL, &error))?;
-        self.add(Kind::Uar, page, len);
-        Ok(addr)
+        };
+        pages.push(mapped);
+        Ok(mapped.addr)
     }
 
     fn unmap_uar(&self, page: u64) -> Result<()> {
         const CALL: &str = "unmap_uar";
-        self.require(CALL, Kind::Uar, page)?;
-        #[cfg(target_os = "linux")]
-        if let Some(beside) = &self.beside {
-            let mut doorbells = beside.doorbells();
-            if let Some(place) = doorbells.find(page) {
-                self.model()
-                    .unmap_registers(beside.bar + place)
-                    .map_err(|error| from_model(CALL, &error))?;
-                doorbells.remove(page);
-            }
-            self.remove(Kind::Uar, page);
-            return Ok(());
+        let mut pages = self.pages();
+        let mut users = pages.iter().enumerate().filter(|(_, one)| one.page == page);
+        let Some((at, mapped)) = users.next().map(|(at, mapped)| (at, *mapped)) else {
+            let text = format!("{page:#x} is no doorbell page that this GPU has mapped");
+            return Err(DriverError::new(CALL, DriverErrorKind::NotFound, text));
+        };
+        if users.next().is_none() {
+            self.model()
+                .unmap_registers(mapped.bus_addr)
+                .map_err(|error| from_model(CALL, &error))?;
         }
-        self.model()
-            .unmap_registers(page)
-            .map_err(|error| from_model(CALL, &error))?;
-        self.remove(Kind::Uar, page);
+        pages.remove(at);
         Ok(())
     }
 

@@ -18,7 +18,11 @@ use warpverbs_wire::doorbell;
 use warpverbs_wire::eqe::Event;
 use warpverbs_wire::prm::header::Request;
 use warpverbs_wire::prm::{
-    create_cq, create_mkey, create_qp, destroy_cq, destroy_mkey, destroy_qp,
+    Status, alloc_pd, alloc_q_counter, alloc_transport_domain, alloc_uar, create_cq, create_mkey,
+    create_qp, create_rmp, dealloc_pd, dealloc_q_counter, dealloc_transport_domain, dealloc_uar,
+    destroy_cq, destroy_mkey, destroy_qp, destroy_rmp, init2init_qp, init2rtr_qp, modify_rmp,
+    qp_2err, qp_2rst, query_cq, query_q_counter, query_qp, query_rmp, rst2init_qp, rtr2rts_qp,
+    rts2rts_qp, sqerr2rts_qp,
 };
 
 use crate::driver::{
@@ -287,7 +291,15 @@ impl Nic for SimNic {
     }
 
     fn command(&self, input: &[u8], output: &mut [u8]) -> Result<()> {
-        self.execute("general_cmd", input, output)
+        const CALL: &str = "general_cmd";
+        let opcode = Request::parse(input)
+            .map_err(|error| invalid(CALL, error.to_string()))?
+            .opcode;
+        if concerns_an_object(opcode) {
+            let text = format!("opcode {opcode:#x} concerns an object");
+            return Err(invalid(CALL, text));
+        }
+        self.execute(CALL, input, output)
     }
 
     fn create(&self, input: &[u8], output: &mut [u8]) -> Result<NicHandle> {
@@ -328,15 +340,15 @@ impl Nic for SimNic {
     fn destroy(&self, object: NicHandle) -> Result<()> {
         const CALL: &str = "obj_destroy";
         self.undo(CALL, object, |object| {
-            let mut output = [0; 16];
-            match object {
-                Object::Cq(cqn) => self.execute(CALL, &destroy_cq::In { cqn }.emit(), &mut output),
-                Object::Qp(qpn) => self.execute(CALL, &destroy_qp::In { qpn }.emit(), &mut output),
-                Object::Mkey(mkey_index) => {
-                    self.execute(CALL, &destroy_mkey::In { mkey_index }.emit(), &mut output)
-                }
-                _ => Err(invalid(CALL, "not an object that a mailbox created".into())),
-            }
+            let command = match object {
+                Object::Cq(cqn) => destroy_cq::In { cqn }.emit(),
+                Object::Qp(qpn) => destroy_qp::In { qpn }.emit(),
+                Object::Mkey(mkey_index) => destroy_mkey::In { mkey_index }.emit(),
+                _ => return Err(invalid(CALL, "not an object that a mailbox created".into())),
+            };
+            self.model()
+                .command(&command, &mut [0; 16])
+                .map_err(|refused| refusal_of_destruction(CALL, &refused))
         })
     }
 
@@ -578,6 +590,43 @@ impl fmt::Debug for SimNic {
     }
 }
 
+/// True of commands that the kernel passes on only for an object that the caller has made (Linux mlx5_ib
+/// `devx_is_general_cmd`, `devx_is_obj_create_cmd`, `devx_is_obj_modify_cmd`, `devx_is_obj_query_cmd`).
+fn concerns_an_object(opcode: u16) -> bool {
+    matches!(
+        opcode,
+        create_cq::In::OPCODE
+            | create_qp::In::OPCODE
+            | create_mkey::In::OPCODE
+            | create_rmp::In::OPCODE
+            | alloc_pd::In::OPCODE
+            | alloc_q_counter::In::OPCODE
+            | alloc_transport_domain::In::OPCODE
+            | alloc_uar::In::OPCODE
+            | destroy_cq::In::OPCODE
+            | destroy_qp::In::OPCODE
+            | destroy_mkey::In::OPCODE
+            | destroy_rmp::In::OPCODE
+            | dealloc_pd::In::OPCODE
+            | dealloc_q_counter::In::OPCODE
+            | dealloc_transport_domain::In::OPCODE
+            | dealloc_uar::In::OPCODE
+            | rst2init_qp::In::OPCODE
+            | init2init_qp::In::OPCODE
+            | init2rtr_qp::In::OPCODE
+            | rtr2rts_qp::In::OPCODE
+            | rts2rts_qp::In::OPCODE
+            | sqerr2rts_qp::In::OPCODE
+            | qp_2err::In::OPCODE
+            | qp_2rst::In::OPCODE
+            | modify_rmp::In::OPCODE
+            | query_cq::In::OPCODE
+            | query_qp::In::OPCODE
+            | query_rmp::In::OPCODE
+            | query_q_counter::In::OPCODE
+    )
+}
+
 fn no_handle(call: &'static str, handle: NicHandle) -> DriverError {
     DriverError::new(
         call,
@@ -602,6 +651,25 @@ fn refusal(call: &'static str, refused: &CommandError) -> DriverError {
         },
     };
     DriverError::new(call, kind, refused.to_string())
+}
+
+/// Of a destruction the kernel hands on no mailbox, but the status as an error number (Linux mlx5 `cmd_status_to_err`): the kind that
+/// it leads to in a driver over rdma-core.
+fn refusal_of_destruction(call: &'static str, refused: &CommandError) -> DriverError {
+    let error = refusal(call, refused);
+    let kind = match error.kind {
+        DriverErrorKind::Command { status, .. } => match Status::from_code(status) {
+            Status::ResourceBusy => DriverErrorKind::Busy,
+            Status::LimitExceeded | Status::NoResources => DriverErrorKind::Exhausted,
+            Status::InternalError
+            | Status::BadSystemState
+            | Status::BadInputLength
+            | Status::BadOutputLength => DriverErrorKind::DeviceLost,
+            _ => DriverErrorKind::InvalidArgument,
+        },
+        other => other,
+    };
+    DriverError { kind, ..error }
 }
 
 fn from_model(call: &'static str, error: &NicError) -> DriverError {
