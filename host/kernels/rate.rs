@@ -242,9 +242,16 @@ impl Rate {
                         "write less at a time",
                     );
                 }
+                let is_group = matches!(self.sharing, Sharing::Warp | Sharing::Cta);
+                if is_group && self.completions == Completions::OnError {
+                    return wrong(
+                        "no provided kernel posts together with completions of errors alone".into(),
+                        "let every WQE complete, or choose the sharing Exclusive or Gpu",
+                    );
+                }
                 let together = self.block.min(self.threads);
                 let shallow = qps.iter().find(|qp| qp.qp().depth() <= together);
-                if let (Sharing::Warp | Sharing::Cta, Some(qp)) = (self.sharing, shallow) {
+                if let (true, Some(qp)) = (is_group, shallow) {
                     return wrong(
                         format!(
                             "{together} threads that post together need more WQEBBs than QP {:#x} has, {}",

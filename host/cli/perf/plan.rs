@@ -213,6 +213,15 @@ fn modes(args: &PerfArgs, gpu: Gpu) -> Result<(), String> {
                 .into(),
         );
     }
+    if args.test == Test::PostRate
+        && args.cq == Cq::Onerror
+        && matches!(args.sharing, Sharing::Warp | Sharing::Cta)
+    {
+        return Err(
+            "post-rate by warps or blocks that post together is not built for --cq onerror: use --cq ring or collapsed"
+                .into(),
+        );
+    }
     if args.cq == Cq::Onerror && args.depth < 32 {
         return Err("--cq onerror has a completion in 16 blocks: give --depth 32 or more".into());
     }
