@@ -25,3 +25,21 @@ fn counts_are_those_that_are_kept_and_within_what_is_promised() {
         "counts have changed; BLESS=1 keeps them:\n{text}"
     );
 }
+
+/// docs/kernels.md lists every entry, and no other.
+#[test]
+fn the_kernels_that_are_listed_are_those_that_are_embedded() {
+    let text =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/kernels.md")).unwrap();
+    let listed: std::collections::BTreeSet<_> = text
+        .lines()
+        .skip_while(|line| *line != "## Registers")
+        .filter_map(|line| line.strip_prefix("| `wv_")?.split('`').next())
+        .collect();
+    let embedded: std::collections::BTreeSet<_> = warpverbs::ptx::EMBEDDED[0]
+        .text
+        .lines()
+        .filter_map(|line| line.split_once(".entry wv_")?.1.split('(').next())
+        .collect();
+    assert_eq!(listed, embedded);
+}
