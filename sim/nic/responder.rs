@@ -556,7 +556,7 @@ impl Work<'_> {
         };
         // In the byte order of the host (assumed: hosts here are little-endian). One step of the NIC, so that no atomic of another queue
         // comes between; and each of the two is a read-modify-write, which finds what the others left.
-        let read = self.dma.atomic(access, bus_addr, size.into(), RmwOp::Or, 0);
+        let read = self.dma.atomic(access, bus_addr, size, RmwOp::Or, 0);
         let original = match read {
             Ok(original) => original,
             Err(fault) => return failed(self, fault),
@@ -574,9 +574,7 @@ impl Work<'_> {
             ),
             _ => masked_sum(original, masked.swap_or_add, masked.swap_mask_or_boundary),
         };
-        let written = self
-            .dma
-            .atomic(access, bus_addr, size.into(), RmwOp::Exch, new);
+        let written = self.dma.atomic(access, bus_addr, size, RmwOp::Exch, new);
         if let Err(fault) = written {
             return failed(self, fault);
         }

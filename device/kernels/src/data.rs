@@ -16,7 +16,7 @@ fn each(params: &DataParams, mut act: impl FnMut(u64, u64)) -> Result<u64, Error
     if params.version != abi::VERSION {
         return Err(Error::BadVersion(params.version));
     }
-    if params.address % 8 != 0 {
+    if !params.address.is_multiple_of(8) {
         return Err(Error::InvalidArgument);
     }
     let (mut index, mut words) = (thread::index(), 0);

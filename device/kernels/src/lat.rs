@@ -78,8 +78,8 @@ unsafe fn kernel<M: Modes>(params: &LatParams) {
     } else {
         params.sides[1]
     };
-    // SAFETY: the caller's.
     let ended = match check(params, side) {
+        // SAFETY: the caller's.
         Ok(()) => unsafe { M::choose(params, side, block == 0, &mut result) },
         Err(error) => Err(error),
     };

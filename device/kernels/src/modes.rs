@@ -76,9 +76,10 @@ pub(crate) unsafe fn run<J: Job, D: Doorbell, const MODES: u8>(
     sharing: u32,
     form: u32,
 ) -> Result<(), Error> {
-    // SAFETY: the caller's, here and below; `queue` has compared threads and queues.
+    // SAFETY: the caller's.
     let collapsed = unsafe { Flags::load(handle) }?.collapsed();
     let modes = (form, collapsed);
+    // SAFETY: the caller's; `queue` has compared threads and queues.
     unsafe {
         match sharing {
             abi::SHARING_EXCLUSIVE => {

@@ -198,8 +198,9 @@ unsafe fn kernel<O: Operation, D: Doorbell, const MODES: u8>(params: &RateParams
         result: &mut result,
         operation: PhantomData,
     };
-    // SAFETY: the caller's, here and below.
+    // SAFETY: the caller's.
     let ended = match unsafe { modes::queue(&params.common, thread::count()) } {
+        // SAFETY: the caller's; the handle is `queue`'s.
         Ok(handle) => unsafe {
             modes::run::<_, D, MODES>(&mut job, handle, params.common.sharing, params.form)
         },

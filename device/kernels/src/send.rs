@@ -163,14 +163,15 @@ unsafe fn receive(params: &SendParams, qp: u64, result: &mut ThreadResult) -> Re
 unsafe fn kernel<D: Doorbell, const MODES: u8>(params: &SendParams) {
     let (index, senders) = (thread::index(), u64::from(params.senders));
     let mut result = ThreadResult::default();
-    // SAFETY: the caller's, here and below.
     let ended = if index < senders {
+        // SAFETY: the caller's.
         match unsafe { modes::queue(&params.common, senders) } {
             Ok(handle) => {
                 let mut job = Sender {
                     params,
                     result: &mut result,
                 };
+                // SAFETY: the caller's; the handle is `queue`'s.
                 unsafe {
                     modes::run::<_, D, MODES>(&mut job, handle, params.common.sharing, params.form)
                 }
@@ -181,6 +182,7 @@ unsafe fn kernel<D: Doorbell, const MODES: u8>(params: &SendParams) {
         if params.common.version != abi::VERSION {
             Err(Error::BadVersion(params.common.version))
         } else {
+            // SAFETY: the caller's: one thread a QP.
             unsafe { receive(params, index - senders, &mut result) }
         }
     } else {

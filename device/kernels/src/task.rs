@@ -103,7 +103,7 @@ impl Call for PutList {
             1 => Direction::Get,
             _ => return Err(Error::InvalidArgument),
         };
-        if params.address % 8 != 0 {
+        if !params.address.is_multiple_of(8) {
             return Err(Error::InvalidArgument);
         }
         // Each thread has its share, one behind the other; the first ones have what is left over.
@@ -216,8 +216,9 @@ unsafe fn kernel<A: Call>(params: &TaskParams) {
         result: &mut result,
         call: PhantomData,
     };
-    // SAFETY: the caller's, here and below.
+    // SAFETY: the caller's.
     let ended = match unsafe { modes::queue(&params.common, thread::count()) } {
+        // SAFETY: the caller's; the handle is `queue`'s.
         Ok(handle) => unsafe {
             modes::run::<_, Db, USUAL>(&mut task, handle, params.common.sharing, 0)
         },
