@@ -89,8 +89,8 @@ pub use launch::{Launch, Stream, View};
 pub use module::{Kernel, Module};
 pub use node_kinds::{Dependency, NODE_KINDS, NodeKind};
 pub use resource::{
-    Capabilities, Context, CqForm, GpuContext, GpuMemory, HostMemory, Mr, Pd, QpConfig, QpPool,
-    QueuePair, RemoteMr,
+    Capabilities, Context, CqForm, GpuContext, GpuMemory, HostMemory, MemoryPath, MemoryPaths, Mr,
+    Pd, QpConfig, QpPool, QueuePair, RemoteMr,
 };
 pub use stall::Stall;
 pub use teardown::{CloseReport, NodeId, Retained, Stage, StageEvent};

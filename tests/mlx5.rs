@@ -30,6 +30,11 @@ use warpverbs::wire::wqe::{Control, DataPointer, Opcode, RemoteAddress, SIGNALLE
 // Its names come before libc's: libibverbs finds the simulated NIC.
 use warpverbs_sim as _;
 
+use std::sync::Arc;
+use warpverbs::{
+    Bandwidth, Context, GpuContext, MemoryPath, Module, Mr, Pd, QpConfig, QueuePair, Stream,
+};
+
 type Result<T> = std::result::Result<T, DriverError>;
 
 /// Whether rdma-core is there.
@@ -140,7 +145,7 @@ impl<'a> Rig<'a> {
     fn new(nic: &'a dyn Nic) -> Self {
         let pd = nic.alloc_pd().unwrap();
         let uar = nic.alloc_uar(UarKind::NonCachedDedicated).unwrap();
-        assert_eq!((uar.page_len, uar.doorbell_offset), (4096, 0x800));
+        assert_eq!((uar.page_len, uar.doorbell_offset % 0x100), (4096, 0));
         let memory = Block::new(4);
         let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
         // SAFETY: the memory lives for ever and is accessed atomically.
@@ -511,7 +516,7 @@ fn every_kind_of_doorbell_page_is_to_be_had() {
         UarKind::BlueFlame,
     ] {
         let uar = nic.alloc_uar(kind).unwrap();
-        assert_eq!((uar.page % 4096, uar.doorbell_offset), (0, 0x800));
+        assert_eq!((uar.page % 4096, uar.doorbell_offset % 0x100), (0, 0));
         nic.free_uar(uar.handle).unwrap();
         let again = nic.free_uar(uar.handle).unwrap_err();
         assert_eq!(again.kind, DriverErrorKind::NotFound);
@@ -560,6 +565,8 @@ fn again(test: &str, variable: (&str, &str)) {
     let output = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--ignored", "--nocapture"])
         .env(variable.0, variable.1)
+        // Its own tree.
+        .env_remove("SYSFS_PATH")
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -569,6 +576,97 @@ fn again(test: &str, variable: (&str, &str)) {
 }
 
 const REFUSE: &str = "WARPVERBS_SIM_REFUSE";
+
+/// What the simulated NIC found wrong, once there is something.
+#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+fn findings(count: usize) -> Vec<String> {
+    let until = Instant::now() + Duration::from_secs(30);
+    let mut all = Vec::new();
+    while all.len() < count {
+        all.extend(warpverbs_sim::take_findings());
+        assert!(Instant::now() < until, "{count} expected: {all:#?}");
+        thread::yield_now();
+    }
+    all
+}
+
+#[test]
+#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+fn every_store_to_a_doorbell_page_is_seen() {
+    if !rdma_core() {
+        return;
+    }
+    again(
+        "with_every_store_seen",
+        ("WARPVERBS_SIM_DOORBELLS", "conformance"),
+    );
+}
+
+#[test]
+#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+#[ignore = "run by another test, in conformance mode"]
+fn with_every_store_seen() {
+    let world = World::builder().build_on_host().unwrap();
+    let expected = life(&*world.nic());
+    let nic = Mlx5::open("mlx5_0").unwrap();
+    assert_eq!(life(&nic), expected);
+    assert_eq!(warpverbs_sim::take_findings(), [] as [&str; 0]);
+
+    // Doorbells that are wrong are seen as a NIC sees them, and are none.
+    let rig = Rig::new(&nic);
+    let other = nic.alloc_uar(UarKind::BlueFlame).unwrap();
+    assert_ne!(other.page_id, rig.uar.page_id);
+    let mut cq = rig.cq();
+    let (mut a, b) = (rig.qp(&cq), rig.qp(&cq));
+    rig.connect(&a, &b);
+    rig.connect(&b, &a);
+    let control = Control {
+        opcode: Opcode::Nop,
+        qpn: a.number,
+        ds: 1,
+        flags: SIGNALLED,
+        ..Control::default()
+    };
+    a.block.put(0, &control.emit());
+    a.block
+        .half(RING + DBR_SEND)
+        .store(dbr_word(1), Ordering::Release);
+    let value = u64::from_le_bytes(doorbell(1, a.number).to_le_bytes());
+    let register = (rig.uar.page + u64::from(rig.uar.doorbell_offset)) as *mut u64;
+    // SAFETY: stores to pages that the driver has mapped.
+    unsafe {
+        register.cast::<u32>().write_volatile(value as u32);
+        register.byte_add(4).write_unaligned(value);
+        ((rig.uar.page + 0x50) as *mut u64).write_volatile(value);
+        ((other.page + 0x800) as *mut u64).write_volatile(value);
+    }
+    let found = findings(4);
+    let (page, at) = (rig.uar.page_id, rig.uar.doorbell_offset);
+    for (line, text) in found.iter().zip([
+        format!("doorbell-refused: UAR {page:#x}: a store of 4 bytes at {at:#x}"),
+        format!(
+            "doorbell-refused: UAR {page:#x}: a store of 8 bytes at {:#x}",
+            at + 4
+        ),
+        format!("doorbell-refused: UAR {page:#x}: a store of 8 bytes at 0x50"),
+        format!("doorbell-wrong-page: QP {:#x}", a.number),
+    ]) {
+        assert!(line.contains(&text), "{text}: {line}");
+    }
+    thread::sleep(Duration::from_millis(20));
+    let owner = cq.block.0[7].load(Ordering::Acquire).to_ne_bytes();
+    assert!(!is_new(owner[7], 0, 64), "nobody rang");
+    // SAFETY: as above.
+    unsafe { register.write_volatile(value) };
+    assert_eq!(told(&rig.poll(&mut cq)), "Requester of 0");
+    a.next = 1;
+    rig.destroy(a);
+    rig.destroy(b);
+    rig.destroy(cq);
+    nic.free_uar(other.handle).unwrap();
+    rig.close();
+    assert_eq!(warpverbs_sim::take_findings(), [] as [&str; 0]);
+}
 
 #[test]
 fn what_a_machine_lacks_is_a_typed_error_with_its_cure() {
@@ -625,6 +723,7 @@ fn dmabuf(fd: i32, offset: u64, len: u64) -> MemoryRegion {
         offset,
         len,
         iova: 0x10_0000 + offset,
+        data_direct: false,
     }
 }
 
@@ -656,6 +755,224 @@ fn dmabufs_are_registered_as_far_as_they_reach() {
     // SAFETY: it is this test's.
     unsafe { libc::close(fd) };
     nic.dealloc_pd(pd.handle).unwrap();
+}
+
+#[test]
+fn a_data_direct_function_is_used_where_rdma_core_knows_it() {
+    if !rdma_core() {
+        return;
+    }
+    // An ordinary NIC has none.
+    let nic = Mlx5::open("mlx5_0").unwrap();
+    assert!(!nic.data_direct().unwrap());
+    again(
+        "with_a_data_direct_function",
+        ("WARPVERBS_SIM_OFFER", "data-direct"),
+    );
+}
+
+#[test]
+#[ignore = "run by another test, with a data-direct function"]
+fn with_a_data_direct_function() {
+    let nic = Mlx5::open("mlx5_0").unwrap();
+    let pd = nic.alloc_pd().unwrap();
+    let fd = memory_file(16384);
+    let MemoryRegion::Dmabuf {
+        offset, len, iova, ..
+    } = dmabuf(fd, 4096, 8192)
+    else {
+        unreachable!()
+    };
+    let region = MemoryRegion::Dmabuf {
+        fd,
+        offset,
+        len,
+        iova,
+        data_direct: true,
+    };
+    // SAFETY: nobody holds a reference to memory of the file.
+    let registered = unsafe { nic.reg_mr(pd.handle, region, Access::LOCAL_WRITE) };
+    // rdma-core 54 and later.
+    if nic.data_direct().unwrap() {
+        nic.dereg_mr(registered.unwrap().handle).unwrap();
+    } else {
+        let error = registered.unwrap_err();
+        assert_eq!(error.kind, DriverErrorKind::Unsupported);
+        assert!(error.text.contains("rdma-core"), "{error}");
+    }
+    // SAFETY: as above.
+    let umem = unsafe { nic.reg_umem(region, Access::LOCAL_WRITE, 1 << 12) };
+    assert_eq!(umem.unwrap_err().kind, DriverErrorKind::InvalidArgument);
+    nic.dealloc_pd(pd.handle).unwrap();
+}
+
+#[test]
+fn a_umem_of_a_dmabuf_takes_every_page_size_and_lies_where_it_should() {
+    if !rdma_core() {
+        return;
+    }
+    let nic = Mlx5::open("mlx5_0").unwrap();
+    let rig = Rig::new(&nic);
+    let fd = memory_file(1 << 20);
+    let queues = 1 << 18;
+    let cq = rig.cq();
+    for page_sizes in [1 << 12, (1 << 17) - (1 << 12), 1 << 16] {
+        // SAFETY: nobody holds a reference to memory of the file.
+        let umem = unsafe {
+            let region = dmabuf(fd, 1 << 16, queues);
+            nic.reg_umem(region, Access::LOCAL_WRITE, page_sizes)
+        }
+        .unwrap();
+        let mut command = rig.qp_command(&cq, umem);
+        command.wq_umem_offset = 1 << 16;
+        command.qpc.dbr_addr = queues - 8;
+        let (qp, _) = create(&nic, &command).unwrap();
+        // Queues are within it.
+        assert_eq!(
+            nic.dereg_umem(umem.handle).unwrap_err().kind,
+            DriverErrorKind::Busy
+        );
+        nic.destroy(qp).unwrap();
+        command.qpc.dbr_addr = queues;
+        assert!(create(&nic, &command).is_err());
+        nic.dereg_umem(umem.handle).unwrap();
+    }
+    // SAFETY: it is this test's.
+    unsafe { libc::close(fd) };
+    rig.destroy(cq);
+    rig.close();
+}
+
+/// What sysfs says that a port has counted.
+fn hw_counter(name: &str) -> u64 {
+    let root = std::env::var("SYSFS_PATH").unwrap();
+    let path = format!("{root}/class/infiniband/mlx5_0/ports/1/hw_counters/{name}");
+    std::fs::read_to_string(path)
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap()
+}
+
+#[test]
+fn hw_counters_count_the_queue_pairs_of_this_crate() {
+    if !rdma_core() {
+        return;
+    }
+    again("with_hw_counters", ("WARPVERBS_SIM_NICS", "1"));
+}
+
+#[test]
+#[ignore = "run by another test, alone with the counters"]
+fn with_hw_counters() {
+    const ERRORS: &str = "req_remote_access_errors";
+    let nic = Arc::new(Mlx5::open("mlx5_0").unwrap());
+    assert_eq!(hw_counter(ERRORS), 0);
+    let set = nic.port_counter_set(1).unwrap();
+    assert!(set.is_some());
+    assert_eq!(nic.port_counter_set(1).unwrap(), set, "the same one again");
+    assert!(nic.port_counter_set(2).is_err());
+    // A QP that is attached to no set counts nowhere.
+    let rig = Rig::new(&*nic);
+    let mut cq = rig.cq();
+    let (mut a, b) = (rig.qp(&cq), rig.qp(&cq));
+    rig.connect(&a, &b);
+    rig.connect(&b, &a);
+    rig.write(&mut a, rig.memory.addr(), 0x00ff_ff00, 64);
+    assert!(matches!(rig.poll(&mut cq), Completion::Failed(_)));
+    assert_eq!(hw_counter(ERRORS), 0);
+    rig.destroy(a);
+    rig.destroy(b);
+    rig.destroy(cq);
+    rig.close();
+
+    let gpu = warpverbs::driver::mlx5::host_gpu(std::slice::from_ref(&nic));
+    let context = Context::open(nic).unwrap();
+    let gpu = GpuContext::open(gpu).unwrap();
+    let pd = Pd::alloc(&context).unwrap();
+    let memory = gpu.alloc(4096, "memory").unwrap();
+    let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    let mr = Mr::register(&pd, &memory, rights).unwrap();
+    let module = Module::embedded(&gpu).unwrap();
+    let stream = Stream::create(&gpu).unwrap();
+    let bandwidth = Bandwidth {
+        size: 64,
+        slots: 1,
+        iters: 1,
+        ..Bandwidth::default()
+    };
+    for (key, errors, writes) in [(0, 0, 1), (0x100, 1, 1)] {
+        let mut qps: Vec<QueuePair> = (0..2)
+            .map(|_| QueuePair::create(&pd, &gpu, &QpConfig::default()).unwrap())
+            .collect();
+        let infos: Vec<_> = qps.iter().map(QueuePair::local_info).collect();
+        QueuePair::connect_all(&mut qps, &[&infos[1], &infos[0]]).unwrap();
+        let mut remote = mr.remote();
+        remote.rkey ^= key;
+        let first = vec![qps.remove(0).export().unwrap()];
+        let mut run = bandwidth
+            .launch(&module, &stream, &first, &mr, &remote)
+            .unwrap();
+        let done = run.wait(Duration::from_secs(60)).unwrap().check();
+        assert_eq!(done.is_ok(), key == 0);
+        drop(run);
+        assert_eq!(hw_counter(ERRORS), errors);
+        assert_eq!(hw_counter("rx_write_requests"), writes);
+    }
+    drop((mr, memory, module, stream, pd));
+    context.close().unwrap();
+    gpu.close().unwrap();
+}
+
+#[test]
+fn memory_of_a_gpu_without_dmabufs_is_reached_by_its_address_and_a_shared_doorbell_page_is_mapped_once()
+ {
+    if !rdma_core() {
+        return;
+    }
+    let nic = Arc::new(Mlx5::open("mlx5_0").unwrap());
+    // It refuses to map a page twice.
+    let gpu = warpverbs::driver::mlx5::host_gpu(std::slice::from_ref(&nic));
+    let context = Context::open(nic).unwrap();
+    let gpu = GpuContext::open(gpu).unwrap();
+    let pd = Pd::alloc(&context).unwrap();
+    // Each has a slab of its own.
+    let mut qps: Vec<QueuePair> = (0..3)
+        .map(|_| QueuePair::create(&pd, &gpu, &QpConfig::default()).unwrap())
+        .collect();
+    let memory = gpu.alloc(4096, "memory").unwrap();
+    let mr = Mr::register(&pd, &memory, Access::LOCAL_WRITE).unwrap();
+    assert_eq!(mr.memory_path(), Some(MemoryPath::PeerMemory));
+    let paths = context.memory_paths(&gpu);
+    let way = Some(MemoryPath::PeerMemory);
+    assert_eq!((paths.data, paths.queues), (way, way));
+    let refused: Vec<MemoryPath> = paths.refused.iter().map(|(path, _)| *path).collect();
+    assert_eq!(refused, [MemoryPath::DataDirect, MemoryPath::Dmabuf]);
+    // The first to have mapped the page is not the last to use it.
+    drop(qps.remove(0));
+    let infos: Vec<_> = qps.iter().map(QueuePair::local_info).collect();
+    QueuePair::connect_all(&mut qps, &[&infos[1], &infos[0]]).unwrap();
+    let qps: Vec<_> = qps.into_iter().map(|qp| qp.export().unwrap()).collect();
+    let module = Module::embedded(&gpu).unwrap();
+    let stream = Stream::create(&gpu).unwrap();
+    let bandwidth = Bandwidth {
+        size: 64,
+        slots: 4,
+        iters: 4,
+        ..Bandwidth::default()
+    };
+    let target = gpu.alloc(4096, "target").unwrap();
+    let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    let target = Mr::register(&pd, &target, rights).unwrap();
+    let mut run = bandwidth
+        .launch(&module, &stream, &qps, &mr, &target.remote())
+        .unwrap();
+    run.wait(Duration::from_secs(60)).unwrap().check().unwrap();
+    drop(run);
+    drop((qps, mr, target, memory, module, stream, pd));
+    assert_eq!(context.retained(), []);
+    context.close().unwrap();
+    gpu.close().unwrap();
 }
 
 #[test]

@@ -2,11 +2,12 @@
 //!
 //! Knows: how one is opened, and what to say where there is none. Must not know: what it is used for.
 
-#[cfg(target_os = "linux")]
 use std::sync::Arc;
 
 #[cfg(target_os = "linux")]
 pub(crate) use warpverbs::driver::mlx5::Mlx5;
+
+use warpverbs::driver::{Gpu, Nic};
 
 use crate::failure::Failure;
 
@@ -19,6 +20,14 @@ pub(crate) fn open(name: &str) -> Result<Arc<Mlx5>, Failure> {
             "no NIC named {name:?}: {error}; use --nic sim"
         ))),
     }
+}
+
+/// As [`open`], with the host's CPUs as a GPU beside it.
+#[cfg(target_os = "linux")]
+pub(crate) fn open_with_host(name: &str) -> Result<(Arc<dyn Nic>, Arc<dyn Gpu>), Failure> {
+    let nic = open(name)?;
+    let gpu = warpverbs::driver::mlx5::host_gpu(std::slice::from_ref(&nic));
+    Ok((nic, gpu))
 }
 
 /// The name for a report: it says so if the device is `sim-env`'s, which the driver cannot know.
@@ -36,7 +45,16 @@ pub(crate) fn shown(name: &str) -> String {
 
 /// There are none.
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn open(name: &str) -> Result<std::sync::Arc<dyn warpverbs::driver::Nic>, Failure> {
+pub(crate) fn open_with_host(name: &str) -> Result<(Arc<dyn Nic>, Arc<dyn Gpu>), Failure> {
+    Err(match open(name) {
+        Ok(_) => Failure::Run(format!("NIC {name:?} cannot be used")),
+        Err(failure) => failure,
+    })
+}
+
+/// There are none.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn open(name: &str) -> Result<Arc<dyn Nic>, Failure> {
     Err(Failure::Run(format!(
         "no NIC named {name:?}: RDMA devices need Linux; use --nic sim"
     )))

@@ -48,6 +48,15 @@ pub enum Progress {
     Pending,
 }
 
+/// How a dmabuf is to be mapped by whoever imports it (`CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DmabufMapping {
+    /// As the GPU driver chooses.
+    Default,
+    /// Over PCIe, which data-direct access needs.
+    Pcie,
+}
+
 /// How far the GPU orders writes of a NIC for its own threads
 /// (`CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -149,7 +158,12 @@ pub trait Gpu: Send + Sync + fmt::Debug {
 
     /// Opens a dmabuf for a range of GPU memory and returns its descriptor and the range's offset
     /// in it.
-    fn export_dmabuf(&self, addr: u64, len: u64) -> Result<(i32, u64), DriverError>;
+    fn export_dmabuf(
+        &self,
+        addr: u64,
+        len: u64,
+        mapping: DmabufMapping,
+    ) -> Result<(i32, u64), DriverError>;
     /// Closes a dmabuf descriptor.
     fn close_dmabuf(&self, fd: i32) -> Result<(), DriverError>;
 

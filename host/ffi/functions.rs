@@ -44,6 +44,7 @@ macro_rules! functions {
         #[allow(missing_debug_implementations, reason = "addresses say nothing")]
         pub(crate) struct Functions {
             $(pub(crate) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
+            newer: Option<DataDirect>,
         }
 
         impl Functions {
@@ -70,6 +71,7 @@ macro_rules! functions {
                             >(found)
                         }
                     },)*
+                    newer: DataDirect::find(mlx5),
                 })
             }
         }
@@ -80,7 +82,44 @@ macro_rules! functions {
 
 include!("table.rs");
 
+type RegDmabufMr =
+    unsafe extern "C" fn(*mut ibv_pd, u64, usize, u64, c_int, c_int, c_int) -> *mut ibv_mr;
+type GetDataDirectSysfsPath = unsafe extern "C" fn(*mut ibv_context, *mut c_char, usize) -> c_int;
+
+/// Functions of rdma-core 54 and later. The headers that the other declarations come from do not have them (`mlx5dv.h` of 54).
+#[allow(missing_debug_implementations, reason = "addresses say nothing")]
+pub(crate) struct DataDirect {
+    pub(crate) mlx5dv_reg_dmabuf_mr: RegDmabufMr,
+    pub(crate) mlx5dv_get_data_direct_sysfs_path: GetDataDirectSysfsPath,
+}
+
+impl DataDirect {
+    fn find(mlx5: *mut c_void) -> Option<Self> {
+        let version = c"MLX5_1.25";
+        let register = versioned(mlx5, c"mlx5dv_reg_dmabuf_mr", version);
+        let path = versioned(mlx5, c"mlx5dv_get_data_direct_sysfs_path", version);
+        if register.is_null() || path.is_null() {
+            return None;
+        }
+        // SAFETY: `transmute` as in `Functions::find`: rdma-core 54's `mlx5dv.h` declares the two of this version so.
+        unsafe {
+            Some(Self {
+                mlx5dv_reg_dmabuf_mr: std::mem::transmute::<*mut c_void, RegDmabufMr>(register),
+                mlx5dv_get_data_direct_sysfs_path: std::mem::transmute::<
+                    *mut c_void,
+                    GetDataDirectSysfsPath,
+                >(path),
+            })
+        }
+    }
+}
+
 impl Functions {
+    /// Those of data-direct registration, where rdma-core has them.
+    pub(crate) fn data_direct(&self) -> Option<&DataDirect> {
+        self.newer.as_ref()
+    }
+
     /// The functions, found at the first call.
     pub(crate) fn get() -> Result<&'static Self, NotLoaded> {
         static FUNCTIONS: OnceLock<Result<Functions, NotLoaded>> = OnceLock::new();

@@ -4,9 +4,10 @@
 //! Must not know: what the bytes mean.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use super::uar_pages::UarPages;
 use crate::driver::{DriverError, Gpu, WriteOrdering};
 use crate::error::{Error, Refused, Result};
 use crate::teardown::{
@@ -18,9 +19,24 @@ use crate::teardown::{
 #[derive(Clone, Debug)]
 pub struct GpuContext(Arc<Opened>);
 
+/// A GPU that may have been closed.
+#[derive(Clone, Debug)]
+pub(super) struct WeakGpu(Weak<Opened>);
+
+impl WeakGpu {
+    pub(super) fn is(&self, gpu: &GpuContext) -> bool {
+        std::ptr::eq(self.0.as_ptr(), Arc::as_ptr(&gpu.0))
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.0.strong_count() > 0
+    }
+}
+
 #[derive(Debug)]
 struct Opened {
     gpu: Arc<dyn Gpu>,
+    uar_pages: UarPages,
     graph: Graph,
 }
 
@@ -40,8 +56,19 @@ impl GpuContext {
         );
         Ok(Self(Arc::new(Opened {
             gpu,
+            uar_pages: UarPages::default(),
             graph: Graph::new(crate::node_kinds::GPU),
         })))
+    }
+
+    /// Doorbell pages that are mapped into it.
+    pub(super) fn uar_pages(&self) -> &UarPages {
+        &self.0.uar_pages
+    }
+
+    /// A handle that does not keep it open.
+    pub(super) fn downgrade(&self) -> WeakGpu {
+        WeakGpu(Arc::downgrade(&self.0))
     }
 
     /// The GPU's name.

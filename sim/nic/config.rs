@@ -23,6 +23,10 @@ pub struct NicConfig {
     /// test near a wrap at once. Doorbell records must hold its low bits (16 of a send or receive queue, 24 of a CQ) from the start.
     /// At most 2^62.
     pub first_index: u64,
+    /// Ports of a LAG, of which a QP may be given one; 0 is no LAG. Frames leave by the one port all the same.
+    pub lag_ports: u8,
+    /// The NIC has a data-direct function. What is reached over it is the same memory here.
+    pub data_direct: bool,
     /// What the port is.
     pub link_layer: LinkLayer,
     /// MAC address of the port; GIDs are made from it.
@@ -63,6 +67,8 @@ impl Default for NicConfig {
             name: "sim0".to_owned(),
             seed: 0,
             first_index: 0,
+            lag_ports: 0,
+            data_direct: false,
             link_layer: LinkLayer::Ethernet,
             mac: [0x02, 0, 0, 0, 0, 0x01],
             lid: 1,
@@ -233,6 +239,8 @@ impl NicConfig {
     pub(crate) fn general_caps(&self) -> GeneralCaps {
         GeneralCaps {
             hca_cap_2: true,
+            lag_tx_port_affinity: self.lag_ports != 0,
+            num_lag_ports: self.lag_ports,
             log_max_qp_sz: self.log_max_sq_depth(),
             log_max_qp: self.log_max_objects(),
             log_max_srq_sz: self.log_max_sq_depth(),

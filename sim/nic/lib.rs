@@ -64,6 +64,7 @@ mod send;
 mod socket;
 mod sq;
 mod stats;
+mod stores;
 mod syndrome;
 mod time;
 mod trace;

@@ -134,8 +134,8 @@ checks! {
     Rts2RtsState = 0x05_0010, BadQpState, "RTS2RTS finds the QP in RTS", "PRM, QP state machine; IBA 10.3";
     SqErrState = 0x05_0011, BadQpState, "SQERR2RTS finds the QP in SQER, where an RC QP never is", "IBA 10.3: SQE is of other services";
     AlternatePath = 0x05_0012, BadParameter, "no alternate path is set", "mlx5_ifc cmd_hca_cap.apm";
-    LagAffinity = 0x05_0013, BadParameter, "lag_tx_port_affinity is zero", "mlx5_ifc cmd_hca_cap.lag_tx_port_affinity";
-    CounterSet = 0x05_0014, BadResource, "counter_set_id is zero or a counter set of the caller", "mlx5_ifc qpc.counter_set_id";
+    LagAffinity = 0x05_0013, BadParameter, "lag_tx_port_affinity is a port of the LAG, or zero", "mlx5_ifc cmd_hca_cap.lag_tx_port_affinity";
+    CounterSet = 0x05_0014, BadResource, "counter_set_id is zero or a counter set of the caller or the driver", "mlx5_ifc qpc.counter_set_id";
     StaticRate = 0x05_0015, BadParameter, "stat_rate is zero", "mlx5_ifc cmd_hca_cap.stat_rate_support";
     SourcePort = 0x05_0016, BadParameter, "udp_sport is zero or one of the device's", "mlx5_ifc roce_cap.r_roce_min_src_udp_port";
     GrhRequired = 0x05_0017, BadParameter, "the path has a GRH where the port demands it", "mlx5_ifc hca_vport_context.grh_required";

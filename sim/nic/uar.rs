@@ -17,7 +17,7 @@ pub enum UarKind {
 }
 
 /// log2 of a page's bytes: `log_uar_page_sz` 0, 4 KiB pages.
-const LOG_PAGE: u32 = 12;
+pub(crate) const LOG_PAGE: u32 = 12;
 /// The CQ doorbell (`MLX5_CQ_DOORBELL`).
 const CQ_DOORBELL: u64 = REGISTER_CQ_ARM as u64;
 /// The send doorbell: first BlueFlame buffer (`MLX5_BF_OFFSET`).

@@ -8,6 +8,7 @@
 //! NICs of this library's own, and can lend none.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use warpverbs_sim_bus::{Bus, Device};
@@ -31,6 +32,8 @@ pub struct Loan {
 /// A lent NIC, as long as it is lent.
 pub(crate) struct LentNic {
     loan: Loan,
+    /// The port's counter set; 0 if the NIC gives none.
+    counters: AtomicU8,
     /// What a program stores to doorbell pages, of a NIC that is stepped.
     registers: Registers,
     /// Where programs have mapped pages.
@@ -42,11 +45,18 @@ impl LentNic {
         &self.loan.bus
     }
 
+    pub(crate) fn counters(&self) -> u8 {
+        self.counters.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn lock(&self) -> (MutexGuard<'_, NicModel>, Option<HostCall<'_>>) {
         match &self.loan.thread {
             Some((thread, number)) => {
                 let call = thread.call();
-                (thread.lock(*number, &self.loan.model, About::Everything), Some(call))
+                (
+                    thread.lock(*number, &self.loan.model, About::Everything),
+                    Some(call),
+                )
             }
             None => {
                 let model = self.loan.model.lock();
@@ -98,10 +108,13 @@ impl Lent {
         let world = world::current().ok()?;
         let nic = Arc::new(LentNic {
             loan,
+            counters: AtomicU8::new(0),
             registers: Registers::default(),
             mapped: Mutex::default(),
         });
         let index = world.lend(&nic)?;
+        let counters = world::port_counters(&mut nic.lock().0).unwrap_or(0);
+        nic.counters.store(counters, Ordering::Relaxed);
         Some(Self { world, index, nic })
     }
 

@@ -14,7 +14,7 @@ use crate::events::{Carries, Channel};
 use crate::fds;
 use crate::sys;
 use crate::windows::Window;
-use crate::world::{Missing, lacks};
+use crate::world::{Missing, has_data_direct, lacks};
 
 /// `IB_UVERBS_CORE_SUPPORT_OPTIONAL_MR_ACCESS`
 const CORE_SUPPORT: u64 = 1;
@@ -204,9 +204,26 @@ pub(crate) fn register(
     }
 }
 
+/// GET_DATA_DIRECT_SYSFS_PATH
+pub(crate) fn data_direct_path(call: &mut Call<'_>) -> Result<()> {
+    const PATH: &[u8] = b"/sys/devices/pci0000:00/0000:00:01.1\0";
+    if !has_data_direct() {
+        return Err(Errno(libc::ENODEV));
+    }
+    if call.request.room(0x1000) < PATH.len() {
+        return Err(Errno::NOSPC);
+    }
+    call.request.output(0x1000, PATH)
+}
+
 /// REG_DMABUF_MR
 pub(crate) fn reg_dmabuf_mr(call: &mut Call<'_>) -> Result<()> {
     let request = call.request;
+    // Over the data-direct function, which reaches the same memory here (`reg_user_mr_dmabuf_by_data_direct`).
+    let driver = request.number32(0x1000)?;
+    if driver & !mlx5::REG_DMABUF_DATA_DIRECT != 0 || driver != 0 && !has_data_direct() {
+        return Err(Errno::INVAL);
+    }
     let (offset, len, iova) = (request.number(2)?, request.number(3)?, request.number(4)?);
     let fd = request.number32(5)? as i32;
     let access = rights(request.number32(6)?)?;

@@ -226,6 +226,7 @@ pub(crate) fn modify_qp(call: &mut Call<'_>, extended: bool) -> Result<()> {
         (state::RESET | state::INIT, state::INIT) => {
             let qpc = rights(Qpc {
                 pm_state,
+                counter_set_id: world.port_counters(context.nic)?,
                 primary_address_path: Ads {
                     vhca_port_num: port,
                     pkey_index: wanted.pkey_index,

@@ -11,9 +11,12 @@ use std::ops::{Deref, DerefMut};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use warpverbs_sim_bus::Bus;
 use warpverbs_sim_nic::{About, Background, HostCall, LinkLayer, NicConfig, NicModel};
+
+use warpverbs_wire::prm::{Command, alloc_q_counter, query_q_counter as q_counters};
 
 use crate::context::Context;
 use crate::errno::{Errno, Result};
@@ -29,14 +32,47 @@ pub(crate) const NICS: &str = "WARPVERBS_SIM_NICS";
 pub(crate) const WIRE: &str = "WARPVERBS_SIM_WIRE";
 /// `ethernet` (the default) or `infiniband`.
 pub(crate) const LINK: &str = "WARPVERBS_SIM_LINK";
+/// How doorbells are seen: [`Doorbells`], by name.
+pub(crate) const DOORBELLS: &str = "WARPVERBS_SIM_DOORBELLS";
 /// What the kernel or the device does not offer, by names between commas: [`Missing`].
 const REFUSE: &str = "WARPVERBS_SIM_REFUSE";
+/// What an ordinary device does not have, by names between commas: `data-direct`, and `lag` of two ports.
+const OFFER: &str = "WARPVERBS_SIM_OFFER";
 /// How many bytes a process may pin, as `RLIMIT_MEMLOCK` says where it applies.
 const MEMLOCK: &str = "WARPVERBS_SIM_MEMLOCK";
 /// Most NICs of a process.
 const MOST_NICS: usize = 16;
 /// Bytes of register space of a NIC.
 const BAR: usize = warpverbs_sim_bus::BAR_SIZE as usize;
+
+/// How stores to doorbell pages are seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Doorbells {
+    /// In memory, by looking: of stores that follow each other closely the last one.
+    Fast,
+    /// Each by itself, with its width and place.
+    Conformance,
+}
+
+impl Doorbells {
+    fn wanted() -> std::result::Result<Self, String> {
+        match std::env::var(DOORBELLS).as_deref() {
+            Err(_) | Ok("fast") => Ok(Self::Fast),
+            Ok("conformance") => Ok(Self::Conformance),
+            Ok(other) => Err(format!("{DOORBELLS} is {other}, not fast or conformance")),
+        }
+    }
+
+    #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+    fn arm() -> std::result::Result<(), String> {
+        crate::traps::arm()
+    }
+
+    #[cfg(not(all(target_arch = "x86_64", target_env = "gnu")))]
+    fn arm() -> std::result::Result<(), String> {
+        Err("conformance mode needs x86-64 and glibc".into())
+    }
+}
 
 /// All of it.
 pub(crate) struct World {
@@ -45,6 +81,8 @@ pub(crate) struct World {
     /// NICs of this library's own, made when one of them is opened; why they cannot be is said once.
     own: OnceLock<Option<Own>>,
     state: Mutex<State>,
+    /// What files of sysfs say of each port's counters.
+    counters_shown: Mutex<Vec<q_counters::Out>>,
 }
 
 /// The place of a device.
@@ -59,7 +97,10 @@ struct Slot {
 pub(crate) struct Own {
     bus: Arc<Bus>,
     models: Vec<Arc<Mutex<NicModel>>>,
+    /// Of each NIC the port's counter set, to which QPs of verbs are attached.
+    counters: Vec<u8>,
     background: Background,
+    doorbells: Doorbells,
     /// Files to be removed at the end.
     sockets: Vec<PathBuf>,
 }
@@ -133,6 +174,15 @@ pub(crate) fn lacks(what: Missing) -> bool {
     std::env::var(REFUSE).is_ok_and(|names| names.split(',').any(|other| other == name))
 }
 
+fn offers(what: &str) -> bool {
+    std::env::var(OFFER).is_ok_and(|names| names.split(',').any(|name| name == what))
+}
+
+/// True if the environment asks for a data-direct function.
+pub(crate) fn has_data_direct() -> bool {
+    offers("data-direct")
+}
+
 /// Bytes that the process may pin.
 pub(crate) fn memlock() -> u64 {
     std::env::var(MEMLOCK)
@@ -166,6 +216,18 @@ pub(crate) fn current() -> Result<&'static World> {
     Ok(world)
 }
 
+/// Has the driver of a NIC, which is nobody's program (uid 0), make its port's counter set.
+pub(crate) fn port_counters(model: &mut NicModel) -> std::result::Result<u8, String> {
+    let command = alloc_q_counter::In::default();
+    let input = command.encode().map_err(|error| error.to_string())?;
+    let mut output = alloc_q_counter::In::reply();
+    model
+        .command(input.as_ref(), output.as_mut())
+        .map_err(|error| error.to_string())?;
+    let made = alloc_q_counter::In::decode(output.as_ref()).map_err(|error| error.to_string())?;
+    Ok(made.counter_set_id)
+}
+
 impl Own {
     fn new() -> std::result::Result<Self, String> {
         let bus = Bus::new(Box::new(NoMemory));
@@ -175,13 +237,17 @@ impl Own {
             Ok("infiniband") => LinkLayer::InfiniBand,
             Ok(other) => return Err(format!("{LINK} is {other}, not ethernet or infiniband")),
         };
+        let doorbells = Doorbells::wanted()?;
         let mut models = Vec::new();
+        let mut counters = Vec::new();
         let mut numbered = Vec::new();
         let mut sockets = Vec::new();
         for index in 0..wanted_nics() {
             let mut config = NicConfig {
                 name: crate::sysfs::device_name(index),
                 link_layer,
+                data_direct: has_data_direct(),
+                lag_ports: if offers("lag") { 2 } else { 0 },
                 ..NicConfig::default()
             };
             config.mac[5] = config.mac[5].wrapping_add(index as u8);
@@ -202,16 +268,28 @@ impl Own {
             if let Some(port) = port {
                 model.connect(port);
             }
+            counters.push(port_counters(&mut model)?);
             let model = Arc::new(Mutex::new(model));
             numbered.push((bus.attach(model.clone()), model.clone()));
             models.push(model);
         }
-        let background = Background::start_with_events(&bus, numbered, Box::new(events::of_nic))
-            .map_err(|error| format!("cannot start the NICs' thread: {error}"))?;
+        let events = Box::new(events::of_nic);
+        let background = match doorbells {
+            Doorbells::Fast => Background::start_with_events(&bus, numbered, events),
+            Doorbells::Conformance => Background::start_with_stores(&bus, numbered, events),
+        };
+        let background =
+            background.map_err(|error| format!("cannot start the NICs' thread: {error}"))?;
+        // Last: whoever fails before leaves the program's signals alone.
+        if doorbells == Doorbells::Conformance {
+            Doorbells::arm()?;
+        }
         Ok(Self {
             bus,
             models,
+            counters,
             background,
+            doorbells,
             sockets,
         })
     }
@@ -257,6 +335,7 @@ impl World {
             slots: (0..wanted_nics()).map(slot).collect::<Result<_>>()?,
             own: OnceLock::new(),
             state: Mutex::default(),
+            counters_shown: Mutex::new(vec![q_counters::Out::default(); wanted_nics()]),
         })
     }
 
@@ -265,6 +344,7 @@ impl World {
         self.own
             .get_or_init(|| {
                 Own::new()
+                    .inspect(|_| crate::counters::keep_fresh())
                     .inspect_err(|why| eprintln!("libwarpverbs_sim: no simulated NIC: {why}"))
                     .ok()
             })
@@ -275,6 +355,31 @@ impl World {
     /// Makes sure that there is a NIC behind a device.
     pub(crate) fn ready(&self, index: usize) -> Result<()> {
         self.nic(index).map(drop)
+    }
+
+    /// The counter set of a NIC's port.
+    pub(crate) fn port_counters(&self, index: usize) -> Result<u8> {
+        match self.nic(index)? {
+            Nic::Own(own, number, _) => own.counters.get(number).copied().ok_or(Errno::INVAL),
+            Nic::Lent(nic) => Ok(nic.counters()),
+        }
+    }
+
+    /// What files say of counters; whoever writes files holds it.
+    pub(crate) fn counters_shown(&self) -> MutexGuard<'_, Vec<q_counters::Out>> {
+        self.counters_shown
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// True if a device is this library's own, and made.
+    pub(crate) fn is_own(&self, index: usize) -> bool {
+        self.own.get().is_some() && matches!(self.nic(index), Ok(Nic::Own(..)))
+    }
+
+    /// True if each store to a doorbell page of a device is delivered by itself, and pages have no memory.
+    pub(crate) fn delivers_stores(&self, index: usize) -> bool {
+        matches!(self.nic(index), Ok(Nic::Own(own, ..)) if own.doorbells == Doorbells::Conformance)
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
@@ -315,8 +420,11 @@ impl World {
         }
     }
 
-    /// Gives a doorbell page its memory.
+    /// Gives a doorbell page its memory, where it has some.
     pub(crate) fn map_doorbells(&self, index: usize, page: u32) -> Result<()> {
+        if self.delivers_stores(index) {
+            return Ok(());
+        }
         let slot = self.slots.get(index).ok_or(Errno::INVAL)?;
         let words = slot.pages.page(page).ok_or(Errno::NOMEM)?;
         match self.nic(index)? {
@@ -349,8 +457,79 @@ impl World {
         Ok(self.slots.get(index).ok_or(Errno::INVAL)?.pages.fd())
     }
 
-    /// Removes what the process leaves in file systems.
+    /// Tells a NIC of a store to a doorbell page; false if there is no room now. A signal handler may call it.
+    #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+    pub(crate) fn store(&self, nic: usize, page: u32, offset: u16, bytes: &[u8]) -> bool {
+        // To a NIC that is not there: nobody waits for that.
+        self.own.get().and_then(Option::as_ref).is_none_or(|own| {
+            nic >= own.models.len() || own.background.store(nic, page, offset, bytes)
+        })
+    }
+
+    /// NICs of this library's own, if they have been made.
+    fn own_models(&self) -> impl Iterator<Item = (usize, &Arc<Mutex<NicModel>>)> {
+        let own = self.own.get().and_then(Option::as_ref);
+        own.into_iter()
+            .flat_map(|own| own.models.iter().enumerate())
+    }
+
+    /// Takes what the NICs have found wrong.
+    pub(crate) fn take_findings(&self) -> Vec<String> {
+        let mut all = Vec::new();
+        for (index, _) in self.own_models() {
+            let Ok(nic) = self.nic(index) else { continue };
+            let name = crate::sysfs::device_name(index);
+            let findings = nic.lock().take_findings();
+            all.extend(findings.iter().map(|finding| format!("{name}: {finding}")));
+        }
+        all
+    }
+
+    /// How many findings of a kind there were.
+    pub(crate) fn findings_of(&self, kind: &str) -> u64 {
+        let of = |(index, _)| {
+            let nic = self.nic(index).ok()?;
+            nic.lock().findings_by_kind().get(kind).copied()
+        };
+        self.own_models().filter_map(of).sum()
+    }
+
+    /// Says what the NICs have found wrong and nobody has taken. The process ends: whoever holds a NIC may never let go, so
+    /// nobody waits for long.
+    fn report(&self) {
+        let Some(Some(own)) = self.own.get() else {
+            return;
+        };
+        for (index, model) in own.models.iter().enumerate() {
+            let name = crate::sysfs::device_name(index);
+            let _call = own.background.call();
+            let held = (0..100).find_map(|_| {
+                let held = own.background.try_lock(index, model);
+                if held.is_none() {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                held
+            });
+            let Some(mut nic) = held else {
+                eprintln!("libwarpverbs_sim: {name} is busy: what it found is not known");
+                continue;
+            };
+            if own.doorbells == Doorbells::Conformance {
+                nic.end_of_run();
+            }
+            let (kept, total) = (nic.take_findings(), nic.findings_total());
+            for finding in &kept {
+                eprintln!("libwarpverbs_sim: {name}: {finding}");
+            }
+            if total > kept.len() as u64 && !kept.is_empty() {
+                eprintln!("libwarpverbs_sim: {name}: {total} findings in all");
+            }
+        }
+    }
+
+    /// Says what was found, and removes what the process leaves in file systems.
     pub(crate) fn leave(&self) {
+        self.report();
         for socket in self
             .own
             .get()

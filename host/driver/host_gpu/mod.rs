@@ -13,7 +13,7 @@ mod memory;
 #[allow(unsafe_code)]
 mod stream;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -24,8 +24,8 @@ use self::kernels::KERNELS;
 use self::memory::{Kind, Memory, PAGE};
 use self::stream::{Launch, MOST_BLOCK, Mark, RESIDENT, Streams};
 use super::{
-    DriverError, DriverErrorKind, Gpu, GpuHandle, LaunchCounters, LaunchShape, Progress,
-    WriteOrdering, rows,
+    DmabufMapping, DriverError, DriverErrorKind, Gpu, GpuHandle, LaunchCounters, LaunchShape,
+    Progress, WriteOrdering, rows,
 };
 use crate::ptx;
 
@@ -36,8 +36,6 @@ pub(crate) struct HostGpu {
     bus: Arc<Bus>,
     /// NICs beside it are not on the bus: they have its memory by address.
     real_nics: bool,
-    /// A NIC's driver may hand out one doorbell page several times.
-    pages_are_shared: bool,
     write_ordering: WriteOrdering,
     /// Says whether an address is that of a doorbell page.
     is_page: Box<dyn Fn(u64) -> bool + Send + Sync>,
@@ -55,7 +53,7 @@ struct Objects {
     /// Events: each with what it was last recorded behind.
     events: BTreeMap<u64, Option<Mark>>,
     /// Doorbell pages that are mapped.
-    pages: BTreeMap<u64, u32>,
+    pages: BTreeSet<u64>,
 }
 
 impl Objects {
@@ -81,14 +79,7 @@ impl HostGpu {
             write_ordering,
             bus,
             real_nics: false,
-            pages_are_shared: false,
         }
-    }
-
-    /// Beside NICs whose driver may hand out one doorbell page several times.
-    pub(crate) fn with_shared_pages(mut self) -> Self {
-        self.pages_are_shared = true;
-        self
     }
 
     /// As [`Self::new`], beside NICs that a driver of the system knows.
@@ -97,7 +88,6 @@ impl HostGpu {
         let memory = warpverbs_sim_gpu::memory_of(&warpverbs_sim_gpu::GpuConfig::default());
         Self {
             real_nics: true,
-            pages_are_shared: true,
             ..Self::new(Bus::new(memory), WriteOrdering::Owner, is_page)
         }
     }
@@ -120,7 +110,6 @@ impl HostGpu {
             objects
                 .pages
                 .iter()
-                .flat_map(|(page, users)| (0..*users).map(move |_| page))
                 .map(|page| format!("GPU page {page:#x}")),
         );
         live
@@ -224,7 +213,7 @@ impl Gpu for HostGpu {
         self.memory().store("store_release", addr, value)
     }
 
-    fn export_dmabuf(&self, addr: u64, len: u64) -> Result<(i32, u64)> {
+    fn export_dmabuf(&self, addr: u64, len: u64, _: DmabufMapping) -> Result<(i32, u64)> {
         const CALL: &str = "export_dmabuf";
         self.require_alive(CALL)?;
         if self.real_nics {
@@ -273,27 +262,18 @@ impl Gpu for HostGpu {
             ));
         }
         let mut objects = self.objects();
-        let users = objects.pages.entry(page).or_default();
-        // Mapping one again is the NIC's doing only where it hands out one page several times.
-        if *users > 0 && !self.pages_are_shared {
+        if !objects.pages.insert(page) {
             let text = format!("the page at {page:#x} is mapped already");
             return Err(DriverError::new(CALL, DriverErrorKind::Busy, text));
         }
-        *users += 1;
         Ok(page)
     }
 
     fn unmap_uar(&self, page: u64) -> Result<()> {
-        let mut objects = self.objects();
-        let users = objects
-            .pages
-            .get_mut(&page)
-            .ok_or_else(|| missing("unmap_uar", "doorbell page", page))?;
-        *users -= 1;
-        if *users == 0 {
-            objects.pages.remove(&page);
+        if self.objects().pages.remove(&page) {
+            return Ok(());
         }
-        Ok(())
+        Err(missing("unmap_uar", "doorbell page", page))
     }
 
     fn write_ordering(&self) -> WriteOrdering {

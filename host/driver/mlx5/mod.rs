@@ -6,6 +6,8 @@
 //! rdma-core is loaded when a NIC is opened; a machine without it gets an error then.
 
 #[allow(unsafe_code)]
+mod counters;
+#[allow(unsafe_code)]
 mod device;
 mod error;
 #[allow(unsafe_code)]

@@ -16,8 +16,8 @@ use warpverbs_sim_gpu::{self as model, EventId, GpuError, GpuModel, KernelId, Mo
 
 use crate::driver::rows;
 use crate::driver::{
-    DriverError, DriverErrorKind, Gpu, GpuHandle, LaunchCounters, LaunchShape, PhaseCounters,
-    Progress, WriteOrdering,
+    DmabufMapping, DriverError, DriverErrorKind, Gpu, GpuHandle, LaunchCounters, LaunchShape,
+    PhaseCounters, Progress, WriteOrdering,
 };
 
 type Result<T> = std::result::Result<T, DriverError>;
@@ -37,19 +37,9 @@ pub(super) struct SimGpu {
     /// Where registers lie on the bus that a driver of a NIC has mapped at an address of its own.
     registers: Registers,
     live: Mutex<BTreeMap<(Kind, u64), u64>>,
-    /// Doorbell pages that are mapped, once for each time.
-    pages: Mutex<Vec<Mapped>>,
-}
-
-/// A doorbell page that is mapped.
-#[derive(Clone, Copy)]
-struct Mapped {
-    /// As it was given.
-    page: u64,
-    /// On the bus.
-    bus_addr: u64,
-    /// Where the GPU sees it.
-    addr: u64,
+    /// Doorbell pages that are mapped: from where they were given to where they are on the bus, which a driver that has taken its
+    /// own mapping back can no longer say.
+    pages: Mutex<BTreeMap<u64, u64>>,
 }
 
 /// The bus address of registers that are mapped at an address, if they are a NIC's.
@@ -94,11 +84,7 @@ impl SimGpu {
             .map(|(kind, id)| format!("GPU {kind:?} {id:#x}"))
             .collect();
         let pages = self.pages();
-        live.extend(
-            pages
-                .iter()
-                .map(|mapped| format!("GPU Uar {:#x}", mapped.page)),
-        );
+        live.extend(pages.keys().map(|page| format!("GPU Uar {page:#x}")));
         live
     }
 
@@ -132,7 +118,7 @@ impl SimGpu {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn pages(&self) -> MutexGuard<'_, Vec<Mapped>> {
+    fn pages(&self) -> MutexGuard<'_, BTreeMap<u64, u64>> {
         self.pages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -315,7 +301,7 @@ impl Gpu for SimGpu {
             .map_err(|fault| from_fault("store_release", &fault))
     }
 
-    fn export_dmabuf(&self, addr: u64, len: u64) -> Result<(i32, u64)> {
+    fn export_dmabuf(&self, addr: u64, len: u64, _: DmabufMapping) -> Result<(i32, u64)> {
         const CALL: &str = "export_dmabuf";
         self.require_alive(CALL)?;
         let allocation = self
@@ -359,41 +345,31 @@ impl Gpu for SimGpu {
         const CALL: &str = "map_uar";
         self.require_alive(CALL)?;
         let mut pages = self.pages();
-        // A driver of a NIC may give one page several times: it is mapped once.
-        let again = pages.iter().find(|mapped| mapped.page == page).copied();
-        let mapped = match again {
-            Some(mapped) => mapped,
-            None => {
-                let bus_addr = (self.registers)(page).unwrap_or(page);
-                let addr = self
-                    .model()
-                    .map_registers(bus_addr, len)
-                    .map_err(|error| from_model(CALL, &error))?;
-                Mapped {
-                    page,
-                    bus_addr,
-                    addr,
-                }
-            }
-        };
-        pages.push(mapped);
-        Ok(mapped.addr)
+        // As cuMemHostRegister refuses memory that is registered.
+        if pages.contains_key(&page) {
+            let text = format!("the page at {page:#x} is mapped already");
+            return Err(DriverError::new(CALL, DriverErrorKind::Busy, text));
+        }
+        let bus_addr = (self.registers)(page).unwrap_or(page);
+        let addr = self
+            .model()
+            .map_registers(bus_addr, len)
+            .map_err(|error| from_model(CALL, &error))?;
+        pages.insert(page, bus_addr);
+        Ok(addr)
     }
 
     fn unmap_uar(&self, page: u64) -> Result<()> {
         const CALL: &str = "unmap_uar";
         let mut pages = self.pages();
-        let mut users = pages.iter().enumerate().filter(|(_, one)| one.page == page);
-        let Some((at, mapped)) = users.next().map(|(at, mapped)| (at, *mapped)) else {
+        let Some(bus_addr) = pages.get(&page).copied() else {
             let text = format!("{page:#x} is no doorbell page that this GPU has mapped");
             return Err(DriverError::new(CALL, DriverErrorKind::NotFound, text));
         };
-        if users.next().is_none() {
-            self.model()
-                .unmap_registers(mapped.bus_addr)
-                .map_err(|error| from_model(CALL, &error))?;
-        }
-        pages.remove(at);
+        self.model()
+            .unmap_registers(bus_addr)
+            .map_err(|error| from_model(CALL, &error))?;
+        pages.remove(&page);
         Ok(())
     }
 

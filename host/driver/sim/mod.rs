@@ -80,6 +80,7 @@ pub struct WorldBuilder {
     gpu: GpuConfig,
     write_ordering: WriteOrdering,
     drive: Option<DriveNic>,
+    one_page: bool,
 }
 
 impl World {
@@ -92,6 +93,7 @@ impl World {
             gpu: GpuConfig::default(),
             write_ordering: WriteOrdering::Owner,
             drive: None,
+            one_page: false,
         }
     }
 
@@ -230,9 +232,10 @@ impl World {
                 let model = nic.model();
                 (model.config().name.clone(), model.live_objects())
             };
-            if let Some(driven) = self.driven.get(number) {
-                objects = driven.of_user(objects);
-            }
+            objects = match self.driven.get(number) {
+                Some(driven) => driven.of_user(objects),
+                None => nic.of_user(objects),
+            };
             live.extend(objects.iter().map(|object| format!("{name} {object}")));
         }
         let open = self.bus.lock().dmabufs.open();
@@ -317,6 +320,13 @@ impl WorldBuilder {
         self
     }
 
+    /// Doorbell pages that are not cached are one page of the NIC, for all who ask for one, and it is kept: as libmlx5 has it where
+    /// it knows no dedicated pages. Without this each has its own.
+    pub fn one_doorbell_page(mut self) -> Self {
+        self.one_page = true;
+        self
+    }
+
     /// Has another driver stand between the NICs and whoever uses them.
     pub fn drive(mut self, drive: DriveNic) -> Self {
         self.drive = Some(drive);
@@ -360,10 +370,7 @@ impl WorldBuilder {
         let is_page = move |addr| {
             pages.is_page(addr) || drivers.iter().any(|driven| driven.page_at(addr).is_some())
         };
-        let mut gpu = HostGpu::new(parts.bus.clone(), self.write_ordering, is_page);
-        if !parts.driven.is_empty() {
-            gpu = gpu.with_shared_pages();
-        }
+        let gpu = HostGpu::new(parts.bus.clone(), self.write_ordering, is_page);
         let running = thread.clone();
         let drive = move |number| Drive::Background {
             thread: running.clone(),
@@ -401,6 +408,7 @@ impl WorldBuilder {
             _ => None,
         };
         Parts {
+            one_page: self.one_page,
             bus,
             models,
             driven: Vec::new(),
@@ -413,6 +421,7 @@ impl WorldBuilder {
 struct Parts {
     bus: Arc<Bus>,
     models: Vec<Arc<Mutex<NicModel>>>,
+    one_page: bool,
     driven: Vec<Arc<dyn Driven>>,
     cable: Option<Cable>,
 }
@@ -436,10 +445,14 @@ impl Parts {
         let Self {
             bus,
             models,
+            one_page,
             driven,
             cable,
         } = self;
-        let driver = |(number, model)| Arc::new(SimNic::new(model, bus.clone(), drive(number)));
+        let driver = |(number, model)| {
+            let nic = SimNic::new(model, bus.clone(), drive(number), one_page);
+            Arc::new(nic)
+        };
         World {
             nics: models.into_iter().enumerate().map(driver).collect(),
             driven,

@@ -27,6 +27,7 @@ struct Options {
     pkey_index: Option<u16>,
     port: Option<u8>,
     counter_set: Option<u8>,
+    lag_port: Option<u8>,
 }
 
 impl Options {
@@ -50,12 +51,14 @@ impl Options {
             pkey_index: named(OptParam::PKEY_INDEX).then_some(path.pkey_index),
             port: named(OptParam::PRI_PORT).then_some(path.vhca_port_num),
             counter_set: named(OptParam::COUNTER_SET_ID).then_some(given.counter_set_id),
+            lag_port: named(OptParam::LAG_TX_AFF).then_some(given.lag_tx_port_affinity),
         };
         if named(OptParam::PM_STATE) {
             check_migration(given)?;
         }
+        let lag_ports = model.config().lag_ports;
         require(
-            !named(OptParam::LAG_TX_AFF) || given.lag_tx_port_affinity == 0,
+            options.lag_port.is_none_or(|port| port <= lag_ports),
             Check::LagAffinity,
         )?;
         if let Some((allowed, mode)) = options.atomic {
@@ -81,6 +84,7 @@ impl Options {
         context.rre = self.read.unwrap_or(context.rre);
         context.rwe = self.write.unwrap_or(context.rwe);
         context.min_rnr_nak = self.rnr_timer.unwrap_or(context.min_rnr_nak);
+        context.lag_tx_port_affinity = self.lag_port.unwrap_or(context.lag_tx_port_affinity);
         if let Some((allowed, mode)) = self.atomic {
             (context.rae, context.atomic_mode) = (allowed, mode);
         }
@@ -109,7 +113,8 @@ fn attach(model: &mut NicModel, uid: u16, qpn: u32, set: u8) -> Result<(), Check
 fn check_counter_set(model: &NicModel, uid: u16, set: u8) -> Result<(), Check> {
     let found = model.objects.counters.get(set.into());
     require(
-        set == 0 || found.is_some_and(|set| set.uid == uid),
+        // The driver's own sets (uid 0), one a port, are everyone's.
+        set == 0 || found.is_some_and(|set| set.uid == uid || set.uid == 0),
         Check::CounterSet,
     )
 }

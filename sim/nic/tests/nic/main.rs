@@ -22,6 +22,7 @@ mod rig;
 mod semantics;
 mod services;
 mod sockets;
+mod stores;
 mod tables;
 mod transfers;
 mod transport;
