@@ -307,7 +307,8 @@ impl Notes {
             judged,
             trace: Trace::new(),
             kept: Mutex::new(Kept {
-                timed: !stepped,
+                // Under a memory model a seed's choices depend on queues' numbers, of which a driver takes some for itself.
+                timed: !stepped || judged,
                 ..Kept::default()
             }),
         }
@@ -331,10 +332,6 @@ impl Notes {
     /// Takes completions out of the trace: a long run's would fill memory.
     fn fold(&self) {
         let records = self.trace.take();
-        // Under a memory model the seed's choices depend on queues' numbers, of which the driver takes some for itself.
-        if self.judged {
-            return;
-        }
         let mut kept = locked(&self.kept);
         for record in records {
             let mut event = record.event;
