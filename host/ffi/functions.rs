@@ -15,7 +15,9 @@ use super::bindings::*;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NotLoaded {
     /// A library is missing.
-    #[error("{library} cannot be loaded ({why}): install rdma-core (Debian: ibverbs-providers)")]
+    #[error(
+        "{library} cannot be loaded ({why}): install rdma-core 44 or later (Debian: ibverbs-providers)"
+    )]
     Library {
         /// Its file.
         library: &'static str,
@@ -180,4 +182,30 @@ fn versioned(library: *mut c_void, name: &CStr, version: &CStr) -> *mut c_void {
 fn versioned(library: *mut c_void, name: &CStr, _version: &CStr) -> *mut c_void {
     // SAFETY: `dlsym` demands an open handle, which `open` gave, and a string.
     unsafe { libc::dlsym(library, name.as_ptr()) }
+}
+
+#[cfg(test)]
+mod tests {
+    /// Newest versions of symbols in rdma-core 44.0 (its `libibverbs.map.in` and `libmlx5.map`).
+    const IN_44: [(&str, u32); 2] = [("IBVERBS_1.", 14), ("MLX5_1.", 24)];
+
+    #[test]
+    fn every_function_of_the_table_is_in_rdma_core_44() {
+        let lines = include_str!("table.rs").lines();
+        let versions: Vec<&str> = lines
+            .filter(|line| line.contains(" fn "))
+            .filter_map(|line| line.split('"').nth(1))
+            .collect();
+        assert!(versions.len() >= 32);
+        for version in versions {
+            let older = IN_44.iter().any(|(family, newest)| {
+                let minor = version.strip_prefix(family).map(str::parse::<u32>);
+                matches!(minor, Some(Ok(minor)) if minor <= *newest)
+            });
+            assert!(
+                older,
+                "{version} must be optional, with an error that says so"
+            );
+        }
+    }
 }

@@ -218,7 +218,10 @@ impl Background {
             About::Page(page) => Some(Look::Page(page)),
             About::NoQueue => None,
         };
-        if let (Some(nic), Some(look)) = (self.shared.nics.get(nic), look) {
+        if let Some(nic) = self.shared.nics.get(nic)
+            // Stores that are delivered are in one order for all pages.
+            && let Some(look) = look.or(nic.stores.is_some().then_some(Look::All))
+        {
             nic.take_doorbells(&mut model, look);
         }
         model

@@ -286,6 +286,11 @@ impl NicModel {
         self.objects.live()
     }
 
+    /// Raises an event of a QP.
+    pub(crate) fn raise(&mut self, number: u32, event: EventType) {
+        self.events.raise(eqe::Event::Queue { event, number });
+    }
+
     /// Takes the events away that were raised.
     pub fn take_events(&mut self) -> Vec<eqe::Event> {
         self.events.take()
@@ -462,6 +467,7 @@ impl NicModel {
             time: &mut self.time,
             buffers: &mut self.buffers,
             checks_wqes: self.config.checks_wqes,
+            ignores_unused_immediates: self.config.ignores_unused_immediates,
             clock: self.clock,
             trace: &self.trace,
             dma,

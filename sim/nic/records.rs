@@ -34,12 +34,12 @@ pub(crate) struct Records {
     due: Vec<u32>,
     /// Pages on which a CQ was armed.
     armed: Vec<u32>,
+    /// Pages whose producers use the two buffers of a register in turn. Which of two values was stored first is not known.
+    alternating: HashSet<u32>,
     /// Pages on which QPs without record may have overwritten each other's doorbells.
     doubtful: BTreeSet<u32>,
     /// WQEs of such QPs that no doorbell came for when that was last looked at: QP and index.
     waiting: BTreeMap<u32, u64>,
-    /// Pages whose producers use the two buffers of a register in turn. Which of two values was stored first is not known.
-    alternating: HashSet<u32>,
 }
 
 impl Records {

@@ -93,7 +93,7 @@ fn map_doorbells(
         return Err(Errno::INVAL);
     }
     #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
-    if world.delivers_stores(context.nic) {
+    if world.traps_doorbells(context.nic) {
         // Nothing is behind it: every access is a fault.
         let flags = flags & libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let addr = sys::mmap(addr, len, libc::PROT_NONE, flags, -1, 0)?;

@@ -8,7 +8,6 @@
 //! NICs of this library's own, and can lend none.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use warpverbs_sim_bus::{Bus, Device};
@@ -32,8 +31,6 @@ pub struct Loan {
 /// A lent NIC, as long as it is lent.
 pub(crate) struct LentNic {
     loan: Loan,
-    /// The port's counter set; 0 if the NIC gives none.
-    counters: AtomicU8,
     /// What a program stores to doorbell pages, of a NIC that is stepped.
     registers: Registers,
     /// Where programs have mapped pages.
@@ -43,10 +40,6 @@ pub(crate) struct LentNic {
 impl LentNic {
     pub(crate) fn bus(&self) -> &Bus {
         &self.loan.bus
-    }
-
-    pub(crate) fn counters(&self) -> u8 {
-        self.counters.load(Ordering::Relaxed)
     }
 
     pub(crate) fn lock(&self) -> (MutexGuard<'_, NicModel>, Option<HostCall<'_>>) {
@@ -108,13 +101,10 @@ impl Lent {
         let world = world::current().ok()?;
         let nic = Arc::new(LentNic {
             loan,
-            counters: AtomicU8::new(0),
             registers: Registers::default(),
             mapped: Mutex::default(),
         });
         let index = world.lend(&nic)?;
-        let counters = world::port_counters(&mut nic.lock().0).unwrap_or(0);
-        nic.counters.store(counters, Ordering::Relaxed);
         Some(Self { world, index, nic })
     }
 

@@ -48,6 +48,7 @@ mod world;
 mod write;
 
 pub use lent::{Lent, Loan};
+
 /// What the NICs of this process have found wrong so far, one line each, and forgets it. What is left is said on standard error
 /// when the process exits.
 pub fn take_findings() -> Vec<String> {
@@ -57,4 +58,14 @@ pub fn take_findings() -> Vec<String> {
 /// How many findings of this kind there were ([`warpverbs_sim_nic::FindingKind::NAMES`]), those that are forgotten included.
 pub fn findings_of(kind: &str) -> u64 {
     world::existing().map_or(0, |world| world.findings_of(kind))
+}
+
+/// Lets a test at NIC number `index` of this process, to plant faults in it. `None` if no device has been opened yet, or there is
+/// no such NIC.
+pub fn with_nic<R>(
+    index: usize,
+    with: impl FnOnce(&mut warpverbs_sim_nic::NicModel) -> R,
+) -> Option<R> {
+    let nic = world::existing()?.nic(index).ok()?;
+    Some(with(&mut nic.lock()))
 }

@@ -15,7 +15,6 @@ use std::time::Duration;
 
 use warpverbs_sim_bus::Bus;
 use warpverbs_sim_nic::{About, Background, HostCall, LinkLayer, NicConfig, NicModel};
-
 use warpverbs_wire::prm::{Command, alloc_q_counter, query_q_counter as q_counters};
 
 use crate::context::Context;
@@ -81,8 +80,6 @@ pub(crate) struct World {
     /// NICs of this library's own, made when one of them is opened; why they cannot be is said once.
     own: OnceLock<Option<Own>>,
     state: Mutex<State>,
-    /// What files of sysfs say of each port's counters.
-    counters_shown: Mutex<Vec<q_counters::Out>>,
 }
 
 /// The place of a device.
@@ -97,10 +94,12 @@ struct Slot {
 pub(crate) struct Own {
     bus: Arc<Bus>,
     models: Vec<Arc<Mutex<NicModel>>>,
-    /// Of each NIC the port's counter set, to which QPs of verbs are attached.
-    counters: Vec<u8>,
     background: Background,
     doorbells: Doorbells,
+    /// Each port's counter set, to which QPs of verbs are attached.
+    counters: Vec<u8>,
+    /// What files of sysfs say of each port's counters.
+    counters_shown: Mutex<Vec<q_counters::Out>>,
     /// Files to be removed at the end.
     sockets: Vec<PathBuf>,
 }
@@ -217,7 +216,7 @@ pub(crate) fn current() -> Result<&'static World> {
 }
 
 /// Has the driver of a NIC, which is nobody's program (uid 0), make its port's counter set.
-pub(crate) fn port_counters(model: &mut NicModel) -> std::result::Result<u8, String> {
+fn port_counters(model: &mut NicModel) -> std::result::Result<u8, String> {
     let command = alloc_q_counter::In::default();
     let input = command.encode().map_err(|error| error.to_string())?;
     let mut output = alloc_q_counter::In::reply();
@@ -286,10 +285,11 @@ impl Own {
         }
         Ok(Self {
             bus,
-            models,
-            counters,
             background,
             doorbells,
+            counters_shown: Mutex::new(vec![q_counters::Out::default(); counters.len()]),
+            counters,
+            models,
             sockets,
         })
     }
@@ -335,7 +335,6 @@ impl World {
             slots: (0..wanted_nics()).map(slot).collect::<Result<_>>()?,
             own: OnceLock::new(),
             state: Mutex::default(),
-            counters_shown: Mutex::new(vec![q_counters::Out::default(); wanted_nics()]),
         })
     }
 
@@ -343,43 +342,109 @@ impl World {
     fn own(&self) -> Result<&Own> {
         self.own
             .get_or_init(|| {
-                Own::new()
-                    .inspect(|_| crate::counters::keep_fresh())
+                let made = Own::new()
                     .inspect_err(|why| eprintln!("libwarpverbs_sim: no simulated NIC: {why}"))
-                    .ok()
+                    .ok();
+                if made.is_some() {
+                    crate::counters::keep_fresh();
+                }
+                made
             })
             .as_ref()
             .ok_or(Errno(libc::EIO))
     }
 
-    /// Makes sure that there is a NIC behind a device.
-    pub(crate) fn ready(&self, index: usize) -> Result<()> {
-        self.nic(index).map(drop)
+    /// NICs of this library's own, if they have been made.
+    fn own_made(&self) -> Option<&Own> {
+        self.own.get()?.as_ref()
     }
 
-    /// The counter set of a NIC's port.
+    /// True if stores to the device's doorbell pages are seen one by one.
+    pub(crate) fn traps_doorbells(&self, index: usize) -> bool {
+        matches!(self.nic(index), Ok(Nic::Own(own, ..)) if own.doorbells == Doorbells::Conformance)
+    }
+
+    /// The counter set of a device's port; 0, which is none, of a NIC that was lent.
     pub(crate) fn port_counters(&self, index: usize) -> Result<u8> {
-        match self.nic(index)? {
-            Nic::Own(own, number, _) => own.counters.get(number).copied().ok_or(Errno::INVAL),
-            Nic::Lent(nic) => Ok(nic.counters()),
+        Ok(match self.nic(index)? {
+            Nic::Own(own, index, _) => own.counters.get(index).copied().unwrap_or(0),
+            Nic::Lent(_) => 0,
+        })
+    }
+
+    /// What files say of counters of this library's own NICs; whoever writes files holds it.
+    pub(crate) fn counters_shown(&self) -> Option<MutexGuard<'_, Vec<q_counters::Out>>> {
+        let shown = &self.own_made()?.counters_shown;
+        Some(shown.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Tells a NIC of a store to a doorbell page; false if there is no room now. A signal handler may call it.
+    #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+    pub(crate) fn store(&self, nic: usize, page: u32, offset: u16, bytes: &[u8]) -> bool {
+        // To a NIC that is not there: nobody waits for that.
+        let Some(own) = self.own_made() else {
+            return true;
+        };
+        nic >= own.models.len() || own.background.store(nic, page, offset, bytes)
+    }
+
+    /// Takes what this library's own NICs have found wrong.
+    pub(crate) fn take_findings(&self) -> Vec<String> {
+        let mut all = Vec::new();
+        for index in 0..self.own_made().map_or(0, |own| own.models.len()) {
+            let Ok(nic) = self.nic(index) else { continue };
+            let name = crate::sysfs::device_name(index);
+            let findings = nic.lock().take_findings();
+            all.extend(findings.iter().map(|finding| format!("{name}: {finding}")));
+        }
+        all
+    }
+
+    /// How many findings of a kind there were.
+    pub(crate) fn findings_of(&self, kind: &str) -> u64 {
+        let of = |index| {
+            let nic = self.nic(index).ok()?;
+            nic.lock().findings_by_kind().get(kind).copied()
+        };
+        (0..self.own_made().map_or(0, |own| own.models.len()))
+            .filter_map(of)
+            .sum()
+    }
+
+    /// Says what the NICs have found wrong and nobody has taken. The process ends: whoever holds a NIC may never let go, so
+    /// nobody waits for long.
+    fn report(&self) {
+        let Some(own) = self.own_made() else { return };
+        for (index, model) in own.models.iter().enumerate() {
+            let name = crate::sysfs::device_name(index);
+            let _call = own.background.call();
+            let held = (0..100).find_map(|_| {
+                let held = own.background.try_lock(index, model);
+                if held.is_none() {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                held
+            });
+            let Some(mut nic) = held else {
+                eprintln!("libwarpverbs_sim: {name} is busy: what it found is not known");
+                continue;
+            };
+            if own.doorbells == Doorbells::Conformance {
+                nic.end_of_run();
+            }
+            let (kept, total) = (nic.take_findings(), nic.findings_total());
+            for finding in &kept {
+                eprintln!("libwarpverbs_sim: {name}: {finding}");
+            }
+            if total > kept.len() as u64 && !kept.is_empty() {
+                eprintln!("libwarpverbs_sim: {name}: {total} findings in all");
+            }
         }
     }
 
-    /// What files say of counters; whoever writes files holds it.
-    pub(crate) fn counters_shown(&self) -> MutexGuard<'_, Vec<q_counters::Out>> {
-        self.counters_shown
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// True if a device is this library's own, and made.
-    pub(crate) fn is_own(&self, index: usize) -> bool {
-        self.own.get().is_some() && matches!(self.nic(index), Ok(Nic::Own(..)))
-    }
-
-    /// True if each store to a doorbell page of a device is delivered by itself, and pages have no memory.
-    pub(crate) fn delivers_stores(&self, index: usize) -> bool {
-        matches!(self.nic(index), Ok(Nic::Own(own, ..)) if own.doorbells == Doorbells::Conformance)
+    /// Makes sure that there is a NIC behind a device.
+    pub(crate) fn ready(&self, index: usize) -> Result<()> {
+        self.nic(index).map(drop)
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
@@ -422,7 +487,7 @@ impl World {
 
     /// Gives a doorbell page its memory, where it has some.
     pub(crate) fn map_doorbells(&self, index: usize, page: u32) -> Result<()> {
-        if self.delivers_stores(index) {
+        if self.traps_doorbells(index) {
             return Ok(());
         }
         let slot = self.slots.get(index).ok_or(Errno::INVAL)?;
@@ -455,76 +520,6 @@ impl World {
     /// The file of the doorbell pages; page `p` lies at byte `p * 4096`.
     pub(crate) fn doorbells(&self, index: usize) -> Result<i32> {
         Ok(self.slots.get(index).ok_or(Errno::INVAL)?.pages.fd())
-    }
-
-    /// Tells a NIC of a store to a doorbell page; false if there is no room now. A signal handler may call it.
-    #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
-    pub(crate) fn store(&self, nic: usize, page: u32, offset: u16, bytes: &[u8]) -> bool {
-        // To a NIC that is not there: nobody waits for that.
-        self.own.get().and_then(Option::as_ref).is_none_or(|own| {
-            nic >= own.models.len() || own.background.store(nic, page, offset, bytes)
-        })
-    }
-
-    /// NICs of this library's own, if they have been made.
-    fn own_models(&self) -> impl Iterator<Item = (usize, &Arc<Mutex<NicModel>>)> {
-        let own = self.own.get().and_then(Option::as_ref);
-        own.into_iter()
-            .flat_map(|own| own.models.iter().enumerate())
-    }
-
-    /// Takes what the NICs have found wrong.
-    pub(crate) fn take_findings(&self) -> Vec<String> {
-        let mut all = Vec::new();
-        for (index, _) in self.own_models() {
-            let Ok(nic) = self.nic(index) else { continue };
-            let name = crate::sysfs::device_name(index);
-            let findings = nic.lock().take_findings();
-            all.extend(findings.iter().map(|finding| format!("{name}: {finding}")));
-        }
-        all
-    }
-
-    /// How many findings of a kind there were.
-    pub(crate) fn findings_of(&self, kind: &str) -> u64 {
-        let of = |(index, _)| {
-            let nic = self.nic(index).ok()?;
-            nic.lock().findings_by_kind().get(kind).copied()
-        };
-        self.own_models().filter_map(of).sum()
-    }
-
-    /// Says what the NICs have found wrong and nobody has taken. The process ends: whoever holds a NIC may never let go, so
-    /// nobody waits for long.
-    fn report(&self) {
-        let Some(Some(own)) = self.own.get() else {
-            return;
-        };
-        for (index, model) in own.models.iter().enumerate() {
-            let name = crate::sysfs::device_name(index);
-            let _call = own.background.call();
-            let held = (0..100).find_map(|_| {
-                let held = own.background.try_lock(index, model);
-                if held.is_none() {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-                held
-            });
-            let Some(mut nic) = held else {
-                eprintln!("libwarpverbs_sim: {name} is busy: what it found is not known");
-                continue;
-            };
-            if own.doorbells == Doorbells::Conformance {
-                nic.end_of_run();
-            }
-            let (kept, total) = (nic.take_findings(), nic.findings_total());
-            for finding in &kept {
-                eprintln!("libwarpverbs_sim: {name}: {finding}");
-            }
-            if total > kept.len() as u64 && !kept.is_empty() {
-                eprintln!("libwarpverbs_sim: {name}: {total} findings in all");
-            }
-        }
     }
 
     /// Says what was found, and removes what the process leaves in file systems.

@@ -118,7 +118,21 @@ impl Mlx5 {
         const CALL: &str = "open_device";
         let functions = Functions::get().map_err(|error| of_loading(CALL, &error))?;
         let devices = Devices::all(CALL, functions)?;
-        let Some((device, _)) = devices.iter().find(|(_, found)| found == name) else {
+        let mut called = devices.iter().filter(|(_, found)| found == name);
+        let first = called.next();
+        let more = called.count();
+        if more > 0 {
+            let text = format!(
+                "{} devices are called {name:?}: give each a name of its own (`rdma dev set`)",
+                more + 1
+            );
+            return Err(DriverError::new(
+                CALL,
+                DriverErrorKind::InvalidArgument,
+                text,
+            ));
+        }
+        let Some((device, _)) = first else {
             let found: Vec<String> = devices.iter().map(|(_, name)| name).collect();
             let found = if found.is_empty() {
                 "there is no RDMA device".to_owned()
@@ -128,7 +142,9 @@ impl Mlx5 {
             return Err(DriverError::new(
                 CALL,
                 DriverErrorKind::NotFound,
-                format!("no device {name:?}; {found}"),
+                format!(
+                    "no device {name:?}: choose one that is there, or run in `warpverbs sim-env`; {found}"
+                ),
             ));
         };
         // SAFETY: it takes a device of a list that is not freed yet.
@@ -136,7 +152,7 @@ impl Mlx5 {
             return Err(DriverError::new(
                 CALL,
                 DriverErrorKind::Unsupported,
-                format!("{name} is not an mlx5 device"),
+                format!("{name} is not an mlx5 device: choose one that is, of ConnectX-5 or later"),
             ));
         }
         let mut wanted = ffi::mlx5dv_context_attr {

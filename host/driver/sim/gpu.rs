@@ -14,6 +14,8 @@ use warpverbs_sim_bus::{
 };
 use warpverbs_sim_gpu::{self as model, EventId, GpuError, GpuModel, KernelId, ModuleId, StreamId};
 
+#[cfg(target_os = "linux")]
+use super::beside::{Arena, close};
 use crate::driver::rows;
 use crate::driver::{
     DmabufMapping, DriverError, DriverErrorKind, Gpu, GpuHandle, LaunchCounters, LaunchShape,
@@ -37,9 +39,22 @@ pub(super) struct SimGpu {
     /// Where registers lie on the bus that a driver of a NIC has mapped at an address of its own.
     registers: Registers,
     live: Mutex<BTreeMap<(Kind, u64), u64>>,
-    /// Doorbell pages that are mapped: from where they were given to where they are on the bus, which a driver that has taken its
-    /// own mapping back can no longer say.
-    pages: Mutex<BTreeMap<u64, u64>>,
+    /// Memory that is files, beside NICs that are not on the bus.
+    #[cfg(target_os = "linux")]
+    files: Option<Arc<Mutex<Arena>>>,
+    /// Doorbell pages that are mapped, once for each time.
+    pages: Mutex<Vec<Mapped>>,
+}
+
+/// A doorbell page that is mapped.
+#[derive(Clone, Copy)]
+struct Mapped {
+    /// As it was given.
+    page: u64,
+    /// On the bus.
+    bus_addr: u64,
+    /// Where the GPU sees it.
+    addr: u64,
 }
 
 /// The bus address of registers that are mapped at an address, if they are a NIC's.
@@ -69,8 +84,17 @@ impl SimGpu {
             write_ordering,
             registers,
             live: Mutex::default(),
+            #[cfg(target_os = "linux")]
+            files: None,
             pages: Mutex::default(),
         }
+    }
+
+    /// Its memory is these files, which NICs that are not on its bus import as dmabufs.
+    #[cfg(target_os = "linux")]
+    pub(super) fn in_files(mut self, files: Arc<Mutex<Arena>>) -> Self {
+        self.files = Some(files);
+        self
     }
 
     /// Everything that was handed out and not taken back, one line each. What a dead context had is gone with it.
@@ -84,7 +108,11 @@ impl SimGpu {
             .map(|(kind, id)| format!("GPU {kind:?} {id:#x}"))
             .collect();
         let pages = self.pages();
-        live.extend(pages.keys().map(|page| format!("GPU Uar {page:#x}")));
+        live.extend(
+            pages
+                .iter()
+                .map(|mapped| format!("GPU Uar {:#x}", mapped.page)),
+        );
         live
     }
 
@@ -118,7 +146,7 @@ impl SimGpu {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn pages(&self) -> MutexGuard<'_, BTreeMap<u64, u64>> {
+    fn pages(&self) -> MutexGuard<'_, Vec<Mapped>> {
         self.pages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -304,6 +332,13 @@ impl Gpu for SimGpu {
     fn export_dmabuf(&self, addr: u64, len: u64, _: DmabufMapping) -> Result<(i32, u64)> {
         const CALL: &str = "export_dmabuf";
         self.require_alive(CALL)?;
+        #[cfg(target_os = "linux")]
+        if let Some(files) = &self.files {
+            let files = files.lock().unwrap_or_else(PoisonError::into_inner);
+            return files
+                .export(addr, len)
+                .map_err(|fault| from_fault(CALL, &fault));
+        }
         let allocation = self
             .handed_out()
             .range(..=(Kind::Memory, addr))
@@ -330,6 +365,13 @@ impl Gpu for SimGpu {
     }
 
     fn close_dmabuf(&self, fd: i32) -> Result<()> {
+        #[cfg(target_os = "linux")]
+        if self.files.is_some() {
+            return close(fd).map_err(|error| {
+                let kind = DriverErrorKind::Os(error.raw_os_error().unwrap_or(0));
+                DriverError::new("close_dmabuf", kind, error.to_string())
+            });
+        }
         if self.bus.lock().dmabufs.close(fd) {
             return Ok(());
         }
@@ -345,31 +387,41 @@ impl Gpu for SimGpu {
         const CALL: &str = "map_uar";
         self.require_alive(CALL)?;
         let mut pages = self.pages();
-        // As cuMemHostRegister refuses memory that is registered.
-        if pages.contains_key(&page) {
-            let text = format!("the page at {page:#x} is mapped already");
-            return Err(DriverError::new(CALL, DriverErrorKind::Busy, text));
-        }
-        let bus_addr = (self.registers)(page).unwrap_or(page);
-        let addr = self
-            .model()
-            .map_registers(bus_addr, len)
-            .map_err(|error| from_model(CALL, &error))?;
-        pages.insert(page, bus_addr);
-        Ok(addr)
+        // A driver of a NIC may give one page several times: it is mapped once.
+        let again = pages.iter().find(|mapped| mapped.page == page).copied();
+        let mapped = match again {
+            Some(mapped) => mapped,
+            None => {
+                let bus_addr = (self.registers)(page).unwrap_or(page);
+                let addr = self
+                    .model()
+                    .map_registers(bus_addr, len)
+                    .map_err(|error| from_model(CALL, &error))?;
+                Mapped {
+                    page,
+                    bus_addr,
+                    addr,
+                }
+            }
+        };
+        pages.push(mapped);
+        Ok(mapped.addr)
     }
 
     fn unmap_uar(&self, page: u64) -> Result<()> {
         const CALL: &str = "unmap_uar";
         let mut pages = self.pages();
-        let Some(bus_addr) = pages.get(&page).copied() else {
+        let mut users = pages.iter().enumerate().filter(|(_, one)| one.page == page);
+        let Some((at, mapped)) = users.next().map(|(at, mapped)| (at, *mapped)) else {
             let text = format!("{page:#x} is no doorbell page that this GPU has mapped");
             return Err(DriverError::new(CALL, DriverErrorKind::NotFound, text));
         };
-        self.model()
-            .unmap_registers(bus_addr)
-            .map_err(|error| from_model(CALL, &error))?;
-        pages.remove(&page);
+        if users.next().is_none() {
+            self.model()
+                .unmap_registers(mapped.bus_addr)
+                .map_err(|error| from_model(CALL, &error))?;
+        }
+        pages.remove(at);
         Ok(())
     }
 

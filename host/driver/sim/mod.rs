@@ -3,6 +3,9 @@
 //! Knows: how they are joined, and how to ask them what went wrong.
 //! Must not know: what is built on them.
 
+#[cfg(target_os = "linux")]
+#[allow(unsafe_code)]
+mod beside;
 mod driven;
 #[allow(unsafe_code)]
 mod gpu;
@@ -60,6 +63,36 @@ pub struct World {
     cable: Option<Cable>,
     processor: Processor,
     findings: Mutex<Vec<String>>,
+}
+
+/// A simulated GPU beside NICs of the system: its memory is files, which a simulated NIC behind the kernel's ABI takes for dmabufs.
+/// `is_page` knows the NICs' doorbell pages.
+#[cfg(target_os = "linux")]
+pub(crate) fn gpu_beside_nics(
+    seed: u64,
+    is_page: impl Fn(u64) -> bool + Send + Sync + 'static,
+) -> Arc<dyn Gpu> {
+    /// Steps without progress of a GPU whose NICs take real time: what waits for them has deadlines of its own.
+    const PATIENCE: u64 = 20_000_000_000;
+    let memory = beside::SharedMemory::new();
+    let arena = memory.arena.clone();
+    let bus = Bus::new(Box::new(memory));
+    let doorbells = Arc::new(Mutex::new(beside::Doorbells::default()));
+    let bar = bar_base(bus.attach(doorbells.clone()));
+    let config = GpuConfig {
+        seed,
+        step_budget: PATIENCE,
+        ..GpuConfig::default()
+    };
+    let registers = move |page: u64| {
+        is_page(page).then(|| {
+            let mut doorbells = doorbells.lock().unwrap_or_else(PoisonError::into_inner);
+            bar + doorbells.place(page, &is_page)
+        })
+    };
+    let model = GpuModel::new(config, bus.clone());
+    let gpu = SimGpu::new(model, bus, WriteOrdering::Owner, Box::new(registers));
+    Arc::new(gpu.in_files(arena))
 }
 
 /// Who runs kernels, and with that who drives the NICs.

@@ -2,8 +2,9 @@
 //!
 //! Required fields are always taken, optional ones where `opt_param_mask` names them (Linux mlx5 qp.c, `opt_mask`).
 
+use warpverbs_wire::eqe::EventType;
 use warpverbs_wire::prm::ads::Ads;
-use warpverbs_wire::prm::qpc::{AtomicMode, OptParam, PathMigration, QpState, Qpc};
+use warpverbs_wire::prm::qpc::{AtomicMode, OptParam, PathMigration, QpState, Qpc, RqType};
 use warpverbs_wire::prm::{
     init2init_qp, init2rtr_qp, qp_2err, qp_2rst, rst2init_qp, rtr2rts_qp, rts2rts_qp, sqerr2rts_qp,
 };
@@ -317,8 +318,14 @@ pub(super) fn to_error(
 ) -> Result<qp_2err::Out, Check> {
     let state = find(model, uid, request.qpn)?.state;
     if state != QpState::Err {
-        find_mut(model, uid, request.qpn)?.enter_error_by_command();
+        let qp = find_mut(model, uid, request.qpn)?;
+        qp.enter_error_by_command();
+        let shared = qp.context.rq_type == RqType::Shared;
         model.wake(request.qpn);
+        // As of every way to error: software waits for it before it destroys the QP (Linux `__ib_drain_srq`).
+        if shared {
+            model.raise(request.qpn, EventType::SrqLastWqe);
+        }
     }
     Ok(qp_2err::Out::default())
 }

@@ -39,9 +39,9 @@ impl Running {
         self.ring_at(qp, REGISTER);
     }
 
-    fn ring_at(&self, qp: &TestQp, offset: usize) {
+    fn ring_at(&self, qp: &TestQp, register: usize) {
         let value = u64::from_le_bytes(doorbell(qp.next, qp.qpn).to_le_bytes());
-        self.store(offset, value);
+        self.store(register, value);
     }
 
     pub(crate) fn store(&self, register: usize, value: u64) {
