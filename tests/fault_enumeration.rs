@@ -760,10 +760,6 @@ fn strike(operation: &Operation, kind: &Kind, number: u64, handles: bool) -> boo
 fn note(rig: &Rig, context: &str, struck: bool, reports: &[CloseReport]) {
     let mut injected: Vec<_> = rig.faults.injected().iter().map(|call| call.name).collect();
     injected.dedup();
-    if injected.contains(&"unmap_uar") {
-        // libmlx5 before rdma-core 48 gives all queues one doorbell page: a fault that strikes a mapping again and again strikes others too.
-        return rig.world.note(context, (struck, injected));
-    }
     let reports: Vec<_> = reports
         .iter()
         .map(|report| {

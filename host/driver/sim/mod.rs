@@ -113,6 +113,7 @@ pub struct WorldBuilder {
     gpu: GpuConfig,
     write_ordering: WriteOrdering,
     drive: Option<DriveNic>,
+    one_page: bool,
 }
 
 impl World {
@@ -125,6 +126,7 @@ impl World {
             gpu: GpuConfig::default(),
             write_ordering: WriteOrdering::Owner,
             drive: None,
+            one_page: false,
         }
     }
 
@@ -263,9 +265,10 @@ impl World {
                 let model = nic.model();
                 (model.config().name.clone(), model.live_objects())
             };
-            if let Some(driven) = self.driven.get(number) {
-                objects = driven.of_user(objects);
-            }
+            objects = match self.driven.get(number) {
+                Some(driven) => driven.of_user(objects),
+                None => nic.of_user(objects),
+            };
             live.extend(objects.iter().map(|object| format!("{name} {object}")));
         }
         let open = self.bus.lock().dmabufs.open();
@@ -351,6 +354,13 @@ impl WorldBuilder {
         self
     }
 
+    /// Doorbell pages that are not cached are one page of the NIC, for all who ask for one, and it is kept: as libmlx5 has it where
+    /// it knows no dedicated pages. Without this each has its own.
+    pub fn one_doorbell_page(mut self) -> Self {
+        self.one_page = true;
+        self
+    }
+
     /// Has another driver stand between the NICs and whoever uses them.
     pub fn drive(mut self, drive: DriveNic) -> Self {
         self.drive = Some(drive);
@@ -432,6 +442,7 @@ impl WorldBuilder {
             _ => None,
         };
         Parts {
+            one_page: self.one_page,
             bus,
             models,
             driven: Vec::new(),
@@ -444,6 +455,7 @@ impl WorldBuilder {
 struct Parts {
     bus: Arc<Bus>,
     models: Vec<Arc<Mutex<NicModel>>>,
+    one_page: bool,
     driven: Vec<Arc<dyn Driven>>,
     cable: Option<Cable>,
 }
@@ -467,10 +479,14 @@ impl Parts {
         let Self {
             bus,
             models,
+            one_page,
             driven,
             cable,
         } = self;
-        let driver = |(number, model)| Arc::new(SimNic::new(model, bus.clone(), drive(number)));
+        let driver = |(number, model)| {
+            let nic = SimNic::new(model, bus.clone(), drive(number), one_page);
+            Arc::new(nic)
+        };
         World {
             nics: models.into_iter().enumerate().map(driver).collect(),
             driven,
