@@ -6,8 +6,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Options, PATIENCE};
-use warpverbs::driver::sim::World;
+use common::{Options, PATIENCE, World};
 use warpverbs::driver::{DmabufMapping, DriverErrorKind, GpuHandle, LaunchShape, Progress};
 use warpverbs::wire::abi::BwParams;
 use warpverbs::{CqForm, Direction, Doorbell, ErrorKind, Module, QpStatus, Sharing};

@@ -400,19 +400,6 @@ fn kind<T>(result: Result<T>) -> String {
     }
 }
 
-/// The kernel hands on no mailbox of a destruction: the real driver knows that the object is in use, and no syndrome.
-fn kind_of_destroy(result: Result<()>) -> String {
-    /// RES_BUSY
-    const BUSY: u8 = 6;
-    match result {
-        Err(DriverError {
-            kind: DriverErrorKind::Command { status: BUSY, .. },
-            ..
-        }) => kind::<()>(Err(DriverError::new("", DriverErrorKind::Busy, ""))),
-        other => kind(other),
-    }
-}
-
 /// A life of two QPs; everything that was answered.
 fn life(nic: &dyn Nic) -> Vec<String> {
     let mut answers = Vec::new();
@@ -456,7 +443,7 @@ fn life(nic: &dyn Nic) -> Vec<String> {
     }
 
     // What is in use is not taken away.
-    answers.push(kind_of_destroy(nic.destroy(cq.handle)));
+    answers.push(kind(nic.destroy(cq.handle)));
     answers.push(kind(nic.dereg_umem(a.umem.handle)));
     answers.push(kind(nic.dealloc_pd(rig.pd.handle)));
     // A mailbox that the firmware refuses: status and syndrome come through.
@@ -575,9 +562,15 @@ fn errors_of_queues_are_events() {
 
 /// Runs a test of this file again, with a variable set before anything is opened.
 fn again(test: &str, variable: (&str, &str)) {
+    again_with(test, &[variable]);
+}
+
+fn again_with(test: &str, variables: &[(&str, &str)]) {
     let output = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--ignored", "--nocapture"])
-        .env(variable.0, variable.1)
+        // Its own tree.
+        .env_remove("SYSFS_PATH")
+        .envs(variables.iter().copied())
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -691,6 +684,159 @@ fn what_a_machine_lacks_is_a_typed_error_with_its_cure() {
         "with_little_memory_to_pin",
         ("WARPVERBS_SIM_MEMLOCK", "65536"),
     );
+}
+
+/// A folder that is removed.
+struct Folder(std::path::PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("mlx5-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        Self(folder)
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+
+    fn write(&self, file: &str, text: &str) {
+        let path = self.0.join(file);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+
+    /// Devices of sysfs, each by name and PCI device.
+    fn devices(&self, devices: &[(&str, &str)]) {
+        self.write("class/infiniband_verbs/abi_version", "6\n");
+        for (index, (name, part)) in devices.iter().enumerate() {
+            let verbs = format!("class/infiniband_verbs/uverbs{index}");
+            self.write(&format!("{verbs}/ibdev"), &format!("{name}\n"));
+            self.write(&format!("{verbs}/dev"), "1:3\n");
+            // What mlx4's provider takes, and mlx5's.
+            let abi = if *part == "1003" { "4\n" } else { "1\n" };
+            self.write(&format!("{verbs}/abi_version"), abi);
+            let device = format!("class/infiniband/{name}");
+            self.write(&format!("{device}/node_type"), "1: CA\n");
+            let alias = format!("pci:v000015B3d0000{part}sv000015B3sd00000041bc02sc00i00\n");
+            self.write(&format!("{device}/device/modalias"), &alias);
+            self.write(&format!("{verbs}/device/modalias"), &alias);
+        }
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+const FOUND: &str = "WARPVERBS_TEST_EXPECTS";
+
+#[test]
+fn rdma_core_that_is_missing_or_too_old_says_so() {
+    // What stands in the place of each library: no library, and one that knows nothing of RDMA.
+    let folder = Folder::new("core");
+    let place = |library: &str, old: bool| {
+        let path = folder.0.join(library);
+        let _ = std::fs::remove_file(&path);
+        if !old {
+            return std::fs::write(&path, "").unwrap();
+        }
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let libc = maps
+            .lines()
+            .filter_map(|line| line.split_whitespace().nth(5))
+            .find(|path| path.contains("/libc.so") || path.contains("/libc-"))
+            .unwrap();
+        std::os::unix::fs::symlink(libc, &path).unwrap();
+    };
+    for library in ["libibverbs.so.1", "libmlx5.so.1"] {
+        // The second library is looked at only where the first is there.
+        if library == "libmlx5.so.1" && !rdma_core() {
+            continue;
+        }
+        for old in [false, true] {
+            place(library, old);
+            let expected = match (library, old) {
+                // Which libmlx5 needs in its own version.
+                ("libibverbs.so.1", true) => "libmlx5.so.1 cannot be loaded".to_owned(),
+                (_, true) => format!("{library} has no"),
+                (_, false) => format!("{library} cannot be loaded"),
+            };
+            again_with(
+                "without_rdma_core",
+                &[("LD_LIBRARY_PATH", folder.path()), (FOUND, &expected)],
+            );
+        }
+        std::fs::remove_file(folder.0.join(library)).unwrap();
+    }
+}
+
+#[test]
+#[ignore = "run by another test, with libraries that are none"]
+fn without_rdma_core() {
+    let expected = std::env::var(FOUND).unwrap();
+    for error in [
+        Mlx5::open("mlx5_0").unwrap_err(),
+        Mlx5::devices().unwrap_err(),
+    ] {
+        assert_eq!(error.kind, DriverErrorKind::Unsupported);
+        assert!(error.text.contains(&expected), "{error}");
+        assert!(error.text.contains("install rdma-core"), "{error}");
+    }
+}
+
+#[test]
+fn devices_that_are_not_mlx5_or_have_one_name_are_refused() {
+    if !rdma_core() {
+        return;
+    }
+    let folder = Folder::new("devices");
+    // A ConnectX-3, whose provider is rdma-core's mlx4.
+    folder.devices(&[("mlx4_0", "1003")]);
+    again_with(
+        "with_another_vendors_device",
+        &[("SYSFS_PATH", folder.path())],
+    );
+    let folder = Folder::new("twins");
+    folder.devices(&[("mlx5_7", "1021"), ("mlx5_7", "1021")]);
+    again_with(
+        "with_two_devices_of_one_name",
+        &[("SYSFS_PATH", folder.path()), ("WARPVERBS_SIM_NICS", "2")],
+    );
+    let folder = Folder::new("none");
+    folder.devices(&[]);
+    again_with("without_any_device", &[("SYSFS_PATH", folder.path())]);
+}
+
+#[test]
+#[ignore = "run by another test, with a device of mlx4"]
+fn with_another_vendors_device() {
+    assert_eq!(Mlx5::devices().unwrap(), ["mlx4_0"]);
+    let error = Mlx5::open("mlx4_0").unwrap_err();
+    assert_eq!(error.kind, DriverErrorKind::Unsupported);
+    assert!(
+        error.text.contains("is not an mlx5 device: choose"),
+        "{error}"
+    );
+}
+
+#[test]
+#[ignore = "run by another test, with two devices of one name"]
+fn with_two_devices_of_one_name() {
+    assert_eq!(Mlx5::devices().unwrap(), ["mlx5_7", "mlx5_7"]);
+    let error = Mlx5::open("mlx5_7").unwrap_err();
+    assert_eq!(error.kind, DriverErrorKind::InvalidArgument);
+    assert!(error.text.contains("2 devices") && error.text.contains("rdma dev set"));
+}
+
+#[test]
+#[ignore = "run by another test, without devices"]
+fn without_any_device() {
+    let error = Mlx5::open("mlx5_0").unwrap_err();
+    assert_eq!(error.kind, DriverErrorKind::NotFound);
+    assert!(error.text.contains("there is no RDMA device") && error.text.contains("sim-env"));
 }
 
 #[test]
@@ -852,6 +998,87 @@ fn a_umem_of_a_dmabuf_takes_every_page_size_and_lies_where_it_should() {
     unsafe { libc::close(fd) };
     rig.destroy(cq);
     rig.close();
+}
+
+/// What sysfs says that a port has counted.
+fn hw_counter(name: &str) -> u64 {
+    let root = std::env::var("SYSFS_PATH").unwrap();
+    let path = format!("{root}/class/infiniband/mlx5_0/ports/1/hw_counters/{name}");
+    std::fs::read_to_string(path)
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap()
+}
+
+#[test]
+fn hw_counters_count_the_queue_pairs_of_this_crate() {
+    if !rdma_core() {
+        return;
+    }
+    again("with_hw_counters", ("WARPVERBS_SIM_NICS", "1"));
+}
+
+#[test]
+#[ignore = "run by another test, alone with the counters"]
+fn with_hw_counters() {
+    const ERRORS: &str = "req_remote_access_errors";
+    let nic = Arc::new(Mlx5::open("mlx5_0").unwrap());
+    assert_eq!(hw_counter(ERRORS), 0);
+    let set = nic.port_counter_set(1).unwrap();
+    assert!(set.is_some());
+    assert_eq!(nic.port_counter_set(1).unwrap(), set, "the same one again");
+    assert!(nic.port_counter_set(2).is_err());
+    // A QP that is attached to no set counts nowhere.
+    let rig = Rig::new(&*nic);
+    let mut cq = rig.cq();
+    let (mut a, b) = (rig.qp(&cq), rig.qp(&cq));
+    rig.connect(&a, &b);
+    rig.connect(&b, &a);
+    rig.write(&mut a, rig.memory.addr(), 0x00ff_ff00, 64);
+    assert!(matches!(rig.poll(&mut cq), Completion::Failed(_)));
+    assert_eq!(hw_counter(ERRORS), 0);
+    rig.destroy(a);
+    rig.destroy(b);
+    rig.destroy(cq);
+    rig.close();
+
+    let gpu = warpverbs::driver::mlx5::host_gpu(std::slice::from_ref(&nic));
+    let context = Context::open(nic).unwrap();
+    let gpu = GpuContext::open(gpu).unwrap();
+    let pd = Pd::alloc(&context).unwrap();
+    let memory = gpu.alloc(4096, "memory").unwrap();
+    let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    let mr = Mr::register(&pd, &memory, rights).unwrap();
+    let module = Module::embedded(&gpu).unwrap();
+    let stream = Stream::create(&gpu).unwrap();
+    let bandwidth = Bandwidth {
+        size: 64,
+        slots: 1,
+        iters: 1,
+        ..Bandwidth::default()
+    };
+    for (key, errors, writes) in [(0, 0, 1), (0x100, 1, 1)] {
+        let mut qps: Vec<QueuePair> = (0..2)
+            .map(|_| QueuePair::create(&pd, &gpu, &QpConfig::default()).unwrap())
+            .collect();
+        let infos: Vec<_> = qps.iter().map(QueuePair::local_info).collect();
+        QueuePair::connect_all(&mut qps, &[&infos[1], &infos[0]]).unwrap();
+        let mut remote = mr.remote();
+        remote.rkey ^= key;
+        let first = vec![qps.remove(0).export().unwrap()];
+        let mut run = bandwidth
+            .launch(&module, &stream, &first, &mr, &remote)
+            .unwrap();
+        let done = run.wait(Duration::from_secs(60)).unwrap().check();
+        assert_eq!(done.is_ok(), key == 0);
+        drop(run);
+        assert_eq!(hw_counter(ERRORS), errors);
+        assert_eq!(hw_counter("rx_write_requests"), writes);
+    }
+    drop((mr, memory, module, stream, pd));
+    context.close().unwrap();
+    gpu.close().unwrap();
 }
 
 #[test]

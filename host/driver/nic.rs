@@ -259,6 +259,11 @@ pub trait Nic: Send + Sync + fmt::Debug {
 
     /// Event queue number of a completion vector (`mlx5dv_devx_query_eqn`).
     fn query_eqn(&self, vector: u32) -> Result<u32, DriverError>;
+    /// The counter set that the system shows as the port's `hw_counters`: QPs that are attached to it count there. `None` if there is
+    /// none, or nobody knows. Learned from a QP of verbs, which is made and destroyed.
+    fn port_counter_set(&self, _port: u8) -> Result<Option<u8>, DriverError> {
+        Ok(None)
+    }
     /// Queries a port; ports count from 1.
     fn query_port(&self, port: u8) -> Result<PortInfo, DriverError>;
     /// Reads one entry of a port's GID table; `None` if the entry is empty.

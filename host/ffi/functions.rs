@@ -15,7 +15,9 @@ use super::bindings::*;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NotLoaded {
     /// A library is missing.
-    #[error("{library} cannot be loaded ({why}): install rdma-core (Debian: ibverbs-providers)")]
+    #[error(
+        "{library} cannot be loaded ({why}): install rdma-core 44 or later (Debian: ibverbs-providers)"
+    )]
     Library {
         /// Its file.
         library: &'static str,

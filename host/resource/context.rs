@@ -1,5 +1,6 @@
 //! The NIC, opened, with its capabilities.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -25,6 +26,8 @@ struct Shared {
     /// Of completion vector 0, once asked: it is the device's, and stays.
     event_queue: OnceLock<u32>,
     memory: Mutex<Vec<Reached>>,
+    /// By port, once asked.
+    counters: Mutex<BTreeMap<u8, Option<u8>>>,
     graph: Graph,
 }
 
@@ -55,6 +58,8 @@ pub struct Capabilities {
     pub(crate) udp_source_ports: Option<(u16, u16)>,
     /// Entries of a port's partition key table.
     pub(crate) pkeys: u16,
+    /// Ports of a LAG that a QP may be given one of ([`crate::QpConfig::lag_port`]); 0: none.
+    pub lag_ports: u8,
     /// The NIC has a data-direct function, over which memory of GPUs may be registered.
     pub data_direct: bool,
 }
@@ -104,6 +109,11 @@ impl Context {
                 code @ 0..=5 => 128 << code,
                 _ => u16::MAX,
             },
+            lag_ports: if general.lag_tx_port_affinity {
+                general.num_lag_ports
+            } else {
+                0
+            },
             data_direct: nic
                 .data_direct()
                 .map_err(Error::driver("ask for the NIC's data-direct function"))?,
@@ -114,6 +124,7 @@ impl Context {
             capabilities,
             event_queue: OnceLock::new(),
             memory: Mutex::default(),
+            counters: Mutex::default(),
             graph: Graph::new(crate::node_kinds::NIC),
         })))
     }
@@ -197,6 +208,29 @@ impl Context {
             .query_eqn(0)
             .map_err(Error::driver("query an event queue"))?;
         Ok(*self.0.event_queue.get_or_init(|| asked))
+    }
+
+    /// The counter set of a port's `hw_counters`, asked once.
+    pub(super) fn counter_set(&self, port: u8) -> Result<Option<u8>> {
+        let known = || {
+            self.0
+                .counters
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+        };
+        if let Some(known) = known().get(&port) {
+            return Ok(*known);
+        }
+        let asked = match self.driver().port_counter_set(port) {
+            // QPs work without.
+            Err(refusal) if refusal.kind == DriverErrorKind::Unsupported => {
+                tracing::info!(nic = self.name(), port, %refusal, "hw_counters will not count QPs");
+                None
+            }
+            asked => asked.map_err(Error::driver("learn the port's counter set"))?,
+        };
+        known().insert(port, asked);
+        Ok(asked)
     }
 
     /// Undoes a driver call. On a NIC that is gone there is nothing to undo.

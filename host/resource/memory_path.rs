@@ -5,8 +5,9 @@
 
 use std::fmt::Write as _;
 
-use super::{Context, GpuContext};
-use crate::driver::{DmabufMapping, DriverError, DriverErrorKind, MemoryRegion};
+use super::umem::Umem;
+use super::{Context, GpuContext, Mr, Pd};
+use crate::driver::{Access, DmabufMapping, DriverError, DriverErrorKind, MemoryRegion};
 use crate::error::{Error, Result};
 use crate::teardown::{attach, building};
 
@@ -57,6 +58,20 @@ pub struct MemoryPaths {
     pub queues: Option<MemoryPath>,
     /// Ways that were refused, each with its reason; [`MemoryPath::cure`] says what it takes.
     pub refused: Vec<(MemoryPath, DriverError)>,
+}
+
+impl Context {
+    /// Finds out how this NIC reaches memory of a GPU: registers some, and takes it back. Where no way is offered the error says
+    /// what each takes.
+    pub fn probe_memory(&self, gpu: &GpuContext) -> Result<MemoryPaths> {
+        building(|| {
+            let pd = Pd::alloc(self)?;
+            let memory = gpu.alloc(64 * 1024, "probe")?;
+            let _umem = Umem::register(self, &memory)?;
+            let _mr = Mr::register(&pd, &memory, Access::LOCAL_WRITE)?;
+            Ok(self.memory_paths(gpu))
+        })
+    }
 }
 
 /// What memory is registered for.

@@ -5,7 +5,8 @@
 //!
 //! Nobody calls a NIC when a doorbell is rung: its thread finds the value in the register. Several queues may share a
 //! register and overwrite each other's values, so with each doorbell it looks at the records of all queues of that page, and
-//! now and then at the records of all queues: a producer is the later of doorbell and record.
+//! now and then at the records of all queues: a producer is the later of doorbell and record. Of many pages it looks each time
+//! at those that were rung lately and at a part of the others (`registers`).
 //!
 //! With [`Background::start_with_stores`] a page is no memory: each store to it is delivered by itself, with its width and
 //! offset, as to a device; then records are looked at when the NIC would, and not otherwise.
@@ -24,7 +25,7 @@ use warpverbs_wire::doorbell::UAR_PAGE;
 use warpverbs_wire::eqe::Event;
 
 use crate::model::NicModel;
-use crate::registers::Registers;
+use crate::registers::{Look, Registers};
 use crate::stores::{Store, Stores};
 
 /// Steps that a NIC takes in a row; host calls and other NICs wait so long at most.
@@ -33,12 +34,15 @@ const STEPS: u32 = 128;
 const EAGER: Duration = Duration::from_micros(100);
 /// The first rest.
 const FIRST_REST: Duration = Duration::from_micros(50);
-/// The longest rest while a queue may be rung: what a doorbell waits at most, scheduling aside.
+/// The longest rest while a queue may be rung: what a doorbell waits at most, scheduling aside, where pages are few.
 const MOST_REST: Duration = Duration::from_millis(1);
 /// The longest rest of NICs that no doorbell can reach.
 const IDLE_REST: Duration = Duration::from_secs(1);
-/// So often all records are looked at, and seldom used registers while there is work.
+/// So often all records and registers are looked at.
 const SCAN_EVERY: Duration = Duration::from_micros(500);
+/// Looks in which every page is looked at once, while there is work and after a rest. Few pages are looked at each time.
+const PARTS: usize = 32;
+const PARTS_AFTER_REST: usize = 4;
 
 /// NICs of one bus that run by themselves. Dropping it stops them, and waits for their thread.
 pub struct Background {
@@ -71,6 +75,20 @@ struct Nic {
     registers: Registers,
     /// Where each store is delivered by itself.
     stores: Option<Stores>,
+}
+
+/// What a host call is about: the doorbells that were rung there before it come before it, as posted writes come before a later
+/// command. Doorbells of other queues are in no order with it.
+#[derive(Clone, Copy, Debug)]
+pub enum About<'a> {
+    /// All that the NIC has.
+    Everything,
+    /// What this mailbox names: a queue's page, if it names a queue.
+    Command(&'a [u8]),
+    /// A doorbell page.
+    Page(u32),
+    /// Neither queue nor page.
+    NoQueue,
 }
 
 /// A host call under way: the NICs make room for it, and look for work after it.
@@ -186,11 +204,25 @@ impl Background {
         HostCall(self)
     }
 
-    /// Locks a NIC for a host call. Doorbells that were rung before the call are taken before it.
-    pub fn lock<'a>(&'a self, nic: usize, model: &'a Mutex<NicModel>) -> MutexGuard<'a, NicModel> {
+    /// Locks a NIC for a host call. Doorbells that were rung before the call are taken before it, of what it is about.
+    pub fn lock<'a>(
+        &'a self,
+        nic: usize,
+        model: &'a Mutex<NicModel>,
+        about: About<'_>,
+    ) -> MutexGuard<'a, NicModel> {
         let mut model = locked(model);
-        if let Some(nic) = self.shared.nics.get(nic) {
-            nic.take_doorbells(&mut model, true);
+        let look = match about {
+            About::Everything => Some(Look::All),
+            About::Command(mailbox) => model.page_of(mailbox).map(Look::Page),
+            About::Page(page) => Some(Look::Page(page)),
+            About::NoQueue => None,
+        };
+        if let Some(nic) = self.shared.nics.get(nic)
+            // Stores that are delivered are in one order for all pages.
+            && let Some(look) = look.or(nic.stores.is_some().then_some(Look::All))
+        {
+            nic.take_doorbells(&mut model, look);
         }
         model
     }
@@ -207,7 +239,7 @@ impl Background {
             Err(TryLockError::WouldBlock) => return None,
         };
         if let Some(nic) = self.shared.nics.get(nic) {
-            nic.take_doorbells(&mut model, true);
+            nic.take_doorbells(&mut model, Look::All);
         }
         Some(model)
     }
@@ -277,7 +309,7 @@ struct Round {
 }
 
 impl Nic {
-    fn take_doorbells(&self, model: &mut NicModel, all: bool) -> bool {
+    fn take_doorbells(&self, model: &mut NicModel, look: Look) -> bool {
         let mut any = false;
         if let Some(stores) = &self.stores {
             while let Some(store) = stores.pop() {
@@ -286,7 +318,7 @@ impl Nic {
             }
             return any;
         }
-        self.registers.take(all, |page, offset, value| {
+        self.registers.take(look, |page, offset, value| {
             any = true;
             model.take_doorbell(page, offset, value);
         });
@@ -302,12 +334,15 @@ impl Shared {
         // How long a scan of all records took.
         let mut scan_takes = Duration::ZERO;
         let mut rest = FIRST_REST;
+        let mut parts = PARTS;
         while !self.stop.load(Ordering::SeqCst) {
             let calls = self.calls.load(Ordering::SeqCst);
             let started = Instant::now();
             // Records of many queues take long to look at: not more than a tenth of the time.
             let scan = started - scanned >= SCAN_EVERY.max(scan_takes * 10);
-            let round = self.round(nanos(started - begun), scan);
+            let look = if scan { Look::All } else { Look::Part(parts) };
+            parts = PARTS;
+            let round = self.round(nanos(started - begun), look);
             self.tell();
             if scan {
                 scanned = Instant::now();
@@ -348,6 +383,7 @@ impl Shared {
                 thread::park_timeout(wanted.min(most));
             }
             self.resting.store(false, Ordering::SeqCst);
+            parts = PARTS_AFTER_REST;
             if self.calls.load(Ordering::SeqCst) == calls {
                 rest = (rest * 2).min(most);
             } else {
@@ -377,7 +413,7 @@ impl Shared {
         }
     }
 
-    fn round(&self, now: u64, scan: bool) -> Round {
+    fn round(&self, now: u64, look: Look) -> Round {
         let mut round = Round {
             busy: false,
             reachable: false,
@@ -388,9 +424,9 @@ impl Shared {
             let mut dma = bus.dma(nic.number);
             let mut model = locked(&nic.model);
             model.set_time(now);
-            round.busy |= nic.take_doorbells(&mut model, scan);
+            round.busy |= nic.take_doorbells(&mut model, look);
             if nic.stores.is_none() {
-                round.busy |= model.look_at_records(scan, &mut dma);
+                round.busy |= model.look_at_records(look == Look::All, &mut dma);
             }
             for _ in 0..STEPS {
                 if model.step(&mut dma) == Step::Idle {

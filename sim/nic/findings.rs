@@ -95,6 +95,9 @@ pub enum FindingKind {
     DoorbellBeyondQueue,
     /// A doorbell while the QP could not send: it is lost.
     DoorbellLost,
+    /// A WQE lies in the queue of a QP without doorbell record, nobody rang for it, and another QP rang at the same register: in
+    /// background mode a register remembers one value, so the doorbell may have been overwritten. Hardware takes each store.
+    DoorbellOverwritten,
     /// A store to a send doorbell that is neither of its forms.
     DoorbellMalformed,
     /// A store to a doorbell page that no register takes, of that width there.
@@ -184,6 +187,7 @@ names! {
     DoorbellRegression { .. } => "doorbell-regression",
     DoorbellBeyondQueue => "doorbell-beyond-queue",
     DoorbellLost => "doorbell-lost",
+    DoorbellOverwritten => "doorbell-overwritten",
     DoorbellMalformed => "doorbell-malformed",
     DoorbellRefused { .. } => "doorbell-refused",
     DbrBehind { .. } => "dbr-behind",
@@ -243,6 +247,9 @@ impl fmt::Display for FindingKind {
                 f.write_str("the doorbell covers more WQEBBs than the queue has: ignored")
             }
             Self::DoorbellLost => f.write_str("the doorbell is lost"),
+            Self::DoorbellOverwritten => f.write_str(
+                "a WQE that no doorbell came for: another QP without record rings at the same register, which remembers one value in background mode",
+            ),
             Self::DoorbellMalformed => f.write_str("the store is no doorbell: ignored"),
             Self::DoorbellRefused { offset, width: 0 } => {
                 write!(

@@ -73,7 +73,7 @@ mod uar;
 mod umem;
 mod work;
 
-pub use background::{Background, EventSink, HostCall};
+pub use background::{About, Background, EventSink, HostCall};
 pub use cable::{Cable, CableEnd};
 pub use config::{FindingPolicy, GidEntry, GidKind, LinkLayer, NicConfig, PortInfo};
 pub use error::NicError;
@@ -84,6 +84,7 @@ pub use keys::{MrKeys, access};
 pub use link::Link;
 pub use model::NicModel;
 pub use objects::{ObjectId, ObjectKind};
+pub use registers::Registers;
 pub use socket::{SocketEnd, Wire};
 pub use stats::NicStats;
 pub use syndrome::{Check, CommandError};

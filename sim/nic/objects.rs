@@ -17,7 +17,7 @@ use crate::error::NicError;
 use crate::keys::MKey;
 use crate::qp::Qp;
 use crate::rmp::Rmp;
-use crate::uar::UarKind;
+use crate::uar::Uar;
 use crate::umem::Umem;
 
 /// Kinds of object.
@@ -97,8 +97,6 @@ pub(crate) struct Table<T> {
     next: u32,
     wrapped: bool,
     live: BTreeMap<u32, Counted<T>>,
-    /// Objects added and removed so far.
-    changes: u64,
 }
 
 impl<T> Table<T> {
@@ -112,7 +110,6 @@ impl<T> Table<T> {
             next: first,
             wrapped: false,
             live: BTreeMap::new(),
-            changes: 0,
         }
     }
 
@@ -129,7 +126,6 @@ impl<T> Table<T> {
                 self.wrapped = true;
             }
             if let Entry::Vacant(vacant) = self.live.entry(id) {
-                self.changes += 1;
                 vacant.insert(Counted {
                     users: 0,
                     object: make(id),
@@ -158,10 +154,7 @@ impl<T> Table<T> {
         match self.users(id) {
             None => Err(NicError::NoObject(object)),
             Some(0) => match self.live.remove(&id) {
-                Some(slot) => {
-                    self.changes += 1;
-                    Ok(slot.object)
-                }
+                Some(slot) => Ok(slot.object),
                 None => Err(NicError::NoObject(object)),
             },
             Some(users) => Err(NicError::Busy { object, users }),
@@ -173,11 +166,6 @@ impl<T> Table<T> {
         !self.live.contains_key(&id)
             && (self.first..self.limit).contains(&id)
             && (self.wrapped || id < self.next)
-    }
-
-    /// A number that differs whenever an object was added or removed meanwhile.
-    pub(crate) fn changes(&self) -> u64 {
-        self.changes
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
@@ -211,7 +199,7 @@ pub(crate) struct Objects {
     /// Transport domains, with the uid of each.
     pub(crate) transport_domains: Table<u16>,
     pub(crate) counters: Table<CounterSet>,
-    pub(crate) uars: Table<UarKind>,
+    pub(crate) uars: Table<Uar>,
     pub(crate) umems: Table<Umem>,
     pub(crate) mkeys: Table<MKey>,
     pub(crate) cqs: Table<Cq>,

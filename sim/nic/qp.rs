@@ -56,6 +56,8 @@ pub(crate) struct Qp {
     pub(crate) alarm: Option<u64>,
     /// A fault: it does nothing.
     pub(crate) stuck: bool,
+    /// It had a life before this one, whose WQEs may still be in its ring.
+    pub(crate) was_reset: bool,
 }
 
 /// Bus addresses of a QP's memory.
@@ -183,6 +185,7 @@ impl Qp {
             flush_vendor: vendor_syndrome::FLUSHED,
             alarm: None,
             stuck: false,
+            was_reset: false,
         }
     }
 
@@ -198,6 +201,7 @@ impl Qp {
             std::mem::take(&mut self.uses),
             first,
         );
+        self.was_reset = true;
     }
 
     /// To ERR by command. WQEs in execution are abandoned and flushed like those behind them, with the vendor syndrome seen

@@ -52,7 +52,7 @@ impl Work<'_> {
                     self.enter_error(None);
                 }
             }
-            Answer::Original { psn, original } => {
+            Answer::Original { psn, original, .. } => {
                 let aeth = Some(self.aeth(ok));
                 let extended = Extended {
                     aeth,
@@ -65,12 +65,13 @@ impl Work<'_> {
                 psn,
                 request,
                 begun,
-            } => self.send_data(psn, request, begun),
+                repeats,
+            } => self.send_data(psn, request, begun, repeats),
         }
     }
 
     /// Sends one packet of READ data.
-    fn send_data(&mut self, psn: Psn, request: Reth, begun: bool) {
+    fn send_data(&mut self, psn: Psn, request: Reth, begun: bool, repeats: bool) {
         let mtu = self.qp().map_or(0, |qp| qp.mtu());
         let len = request.length.min(mtu);
         let ends = len == request.length;
@@ -127,6 +128,7 @@ impl Work<'_> {
                     ..request
                 },
                 begun: true,
+                repeats,
             });
         }
     }
@@ -154,6 +156,7 @@ impl Work<'_> {
             source: Source::Here,
             opcode,
             destination_qp: qp.context.remote_qpn,
+            pkey: 0,
             psn,
             ack_request: false,
             solicited: false,

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use warpverbs_sim_bus::{CopyFault, DmaAccess};
 use warpverbs_wire::cqe::CqeOpcode;
 use warpverbs_wire::eqe::EventType;
-use warpverbs_wire::prm::qpc::{AtomicMode, QpState};
+use warpverbs_wire::prm::qpc::{AtomicMode, QpState, Qpc};
 use warpverbs_wire::roce::{NakCode, Opcode, Psn, Reth, packets};
 use warpverbs_wire::wqe::{masked_sum, masked_swapped};
 
@@ -75,16 +75,35 @@ pub(crate) enum Answer {
     Original {
         psn: Psn,
         original: u64,
+        repeats: bool,
     },
     /// READ data: `request` is what of it is not sent yet.
     Data {
         psn: Psn,
         request: Reth,
         begun: bool,
+        repeats: bool,
     },
 }
 
+impl Answer {
+    /// Whether it is the first answer to a READ or an atomic. The requester may have had one that `repeats` another, and have
+    /// asked for more since: it holds none of the requests that the responder has promised to take at a time.
+    fn holds_request(&self) -> bool {
+        matches!(
+            self,
+            Self::Original { repeats: false, .. } | Self::Data { repeats: false, .. }
+        )
+    }
+}
+
 impl Responder {
+    /// Whether one more READ or atomic may come: it has promised to take so many at a time (IBA 9.7, responder resources).
+    fn has_room(&self, context: &Qpc) -> bool {
+        let held = self.answers.iter().filter(|answer| answer.holds_request());
+        held.count() < 1 << context.log_rra_max
+    }
+
     pub(crate) fn has_answer(&self) -> bool {
         !self.answers.is_empty()
     }
@@ -133,18 +152,19 @@ impl Work<'_> {
             psn: packet.psn.get(),
             bytes: packet.len() as u32,
         });
-        // Packets for a QP that is not ready, or from a port that it is not connected to, are dropped (IBA 9.6).
+        // Packets for a QP that is not ready, from a port that it is not connected to, or of another
+        // partition, are dropped (IBA 9.6).
         let ready = match qp.state {
             _ if qp.stuck => false,
             QpState::Rts => true,
             QpState::Rtr => packet.opcode.is_request(),
             _ => false,
         };
-        if ready && qp.path.leads_to(packet.source) {
+        if ready && qp.path.leads_to(packet.source) && qp.path.shares_partition(packet.pkey) {
             // What the peer did happens before what follows from its packet.
             let there = qp
                 .path
-                .remote_mac()
+                .remote_address()
                 .filter(|_| packet.source != Source::Here);
             self.dma.follow(self.qpn, qp.context.remote_qpn, there);
             if packet.opcode.is_request() {
@@ -480,15 +500,10 @@ impl Work<'_> {
     fn take_read(&mut self, packet: &Packet) -> Result<(), Refusal> {
         let request = packet.extended.reth.unwrap_or_default();
         let Some(qp) = self.qp() else { return Ok(()) };
-        let pending = qp
-            .responder
-            .answers
-            .iter()
-            .filter(|answer| matches!(answer, Answer::Data { .. } | Answer::Original { .. }));
         let allowed = qp.context.rre
             && u64::from(request.length) <= qp.max_message()
             && qp.responder.message.is_none()
-            && pending.count() < 1 << qp.context.log_rra_max;
+            && qp.responder.has_room(&qp.context);
         let mtu = qp.mtu();
         if !allowed {
             return Err(INVALID);
@@ -502,6 +517,7 @@ impl Work<'_> {
             psn: packet.psn,
             request,
             begun: false,
+            repeats: false,
         });
         Ok(())
     }
@@ -516,7 +532,10 @@ impl Work<'_> {
         let Some(qp) = self.qp() else { return Ok(()) };
         // Of the modes that the transitions take, one has atomics of fewer than 8 bytes.
         let sized = size == 8 || qp.context.atomic_mode == AtomicMode::UpTo8;
-        let allowed = qp.context.rae && sized && qp.responder.message.is_none();
+        let allowed = qp.context.rae
+            && sized
+            && qp.responder.message.is_none()
+            && qp.responder.has_room(&qp.context);
         let keep = 1 << qp.context.log_rra_max;
         // Naturally aligned (IBA 9.4).
         if !allowed || !matches!(size, 4 | 8) || address % u64::from(size) != 0 {
@@ -571,6 +590,7 @@ impl Work<'_> {
         self.answer(Answer::Original {
             psn: packet.psn,
             original,
+            repeats: false,
         });
         Ok(())
     }
@@ -587,7 +607,11 @@ impl Work<'_> {
         if packet.opcode.is_atomic() {
             let known = responder.originals.iter().find(|(of, _)| *of == psn);
             if let Some((_, original)) = known.copied() {
-                self.answer(Answer::Original { psn, original });
+                self.answer(Answer::Original {
+                    psn,
+                    original,
+                    repeats: true,
+                });
             }
         } else if packet.opcode == Opcode::ReadRequest {
             let request = packet.extended.reth.unwrap_or_default();
@@ -595,10 +619,12 @@ impl Work<'_> {
             if responder.expected.is_before(end) {
                 return;
             }
-            // The requester asks again for what is still to be sent.
+            // The requester asks again for what is still to be sent. What nobody waits for any more is not among it.
+            let before = responder.answers.len();
             responder.answers.retain(
                 |answer| !matches!(answer, Answer::Data { psn: of, .. } if !of.is_before(psn)),
             );
+            let repeats = responder.answers.len() == before;
             if self
                 .remote_target(&request, request.length.into(), Right::RemoteRead)
                 .is_ok()
@@ -607,6 +633,7 @@ impl Work<'_> {
                     psn,
                     request,
                     begun: false,
+                    repeats,
                 });
             }
         } else if packet.ack_request {

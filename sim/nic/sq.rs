@@ -127,6 +127,11 @@ impl SendIndices {
         }
     }
 
+    /// True while the ring may hold WQEs from before the queue was reset, or none yet.
+    pub(crate) fn is_first_lap(&self) -> bool {
+        self.producer - self.first < self.depth
+    }
+
     /// True if the record holds another value than when it was last read.
     pub(crate) fn is_news(&self, value: u16) -> bool {
         value != self.dbr as u16 && self.beyond != Some(value)

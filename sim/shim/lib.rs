@@ -18,6 +18,7 @@
 
 pub mod abi;
 mod context;
+mod counters;
 mod device;
 mod devx;
 mod dispatch;
@@ -26,6 +27,7 @@ mod events;
 mod fds;
 #[allow(unsafe_code)]
 mod interpose;
+mod lent;
 mod memory;
 #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
 mod operand;
@@ -45,6 +47,8 @@ mod wire;
 mod world;
 mod write;
 
+pub use lent::{Lent, Loan};
+
 /// What the NICs of this process have found wrong so far, one line each, and forgets it. What is left is said on standard error
 /// when the process exits.
 pub fn take_findings() -> Vec<String> {
@@ -62,5 +66,6 @@ pub fn with_nic<R>(
     index: usize,
     with: impl FnOnce(&mut warpverbs_sim_nic::NicModel) -> R,
 ) -> Option<R> {
-    Some(with(&mut *world::existing()?.nic(index).ok()?))
+    let nic = world::existing()?.nic(index).ok()?;
+    Some(with(&mut nic.lock()))
 }

@@ -227,6 +227,9 @@ pub(crate) fn populate(addr: u64, len: u64, write: bool) -> Result<()> {
     }
 }
 
+/// A page as words.
+pub(crate) type PageWords = [AtomicU64; PAGE as usize / 8];
+
 /// Memory of a file without a name, mapped for the rest of the process's life.
 pub(crate) struct SharedPages {
     fd: i32,
@@ -267,7 +270,7 @@ impl SharedPages {
     }
 
     /// The words of page `number`.
-    pub(crate) fn page(&self, number: u32) -> Option<&'static [AtomicU64; 512]> {
+    pub(crate) fn page(&self, number: u32) -> Option<&'static PageWords> {
         let first = number as usize * 512;
         self.words.get(first..first + 512)?.try_into().ok()
     }

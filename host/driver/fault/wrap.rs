@@ -130,6 +130,7 @@ impl Nic for Faulty<dyn Nic> {
         Asks take_events() -> Vec<Event>, None, |_| None;
         Asks data_direct() -> bool, None, |_| None;
         Asks query_eqn(vector: u32) -> u32, None, |_| None;
+        Asks port_counter_set(port: u8) -> Option<u8>, None, |_| None;
         Asks query_port(port: u8) -> PortInfo, None, |_| None;
         Asks query_gid(port: u8, index: u32) -> Option<GidEntry>, None, |_| None;
         Uses resolve_mac(pd: NicHandle, port: u8, gid_index: u32, remote: [u8; 16]) -> [u8; 6], Some(pd.0), |_| None;

@@ -5,7 +5,6 @@
 //!
 //! One of the files with `unsafe`: it allocates, and opens what it allocated to copies.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -37,11 +36,12 @@ struct Allocation {
     block: Block,
 }
 
-/// What the allocator gave. It gives zeroes without touching them if it need not align them: so there is room to do that here.
+/// A mapping of its own: pages of it that nobody touches take no memory, which no allocator promises of memory that is used
+/// again. There is room in it to align its beginning.
 #[derive(Clone, Copy)]
 struct Block {
     start: usize,
-    layout: Layout,
+    len: usize,
     /// Bytes in use, from the first aligned one on.
     used: u64,
 }
@@ -84,24 +84,26 @@ impl Memory {
                 text,
             ));
         }
-        let (used, layout) = usize::try_from(len)
+        let (used, size) = usize::try_from(len)
             .ok()
             .and_then(|len| len.checked_next_multiple_of(align))
             .and_then(|used| Some((used, used.checked_add(align)?)))
-            .and_then(|(used, size)| Some((used, Layout::from_size_align(size, 8).ok()?)))
             .ok_or_else(exhausted)?;
-        // SAFETY: `alloc_zeroed` demands a layout of more than 0 bytes: it has `align` at least.
-        let start = unsafe { alloc_zeroed(layout) };
-        if start.is_null() {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: `mmap` demands nothing of an anonymous mapping at an address of its own choice: it replaces no other, and
+        // refuses a length that does not fit.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), size, protection, flags, -1, 0) };
+        if start == libc::MAP_FAILED {
             return Err(exhausted());
         }
         let start = start.expose_provenance();
         let block = Block {
             start,
-            layout,
+            len: size,
             used: used as u64,
         };
-        // The layout has room for it.
+        // The mapping has room for it.
         let addr = start.next_multiple_of(align) as u64;
         // SAFETY: `HostWindows::open` demands that until it is closed
         // - the range stays allocated, readable and writable: `free` closes the window first;
@@ -135,11 +137,15 @@ impl Memory {
             if bus.host.overlaps(*addr, block.used) || bus.dmabufs.overlaps(*addr, block.used) {
                 return true;
             }
-            // SAFETY: `dealloc` demands
-            // - a block that this allocator gave: `alloc` got it there, and took only allocations that were live, each once;
-            // - the layout it was allocated with: kept beside it.
-            unsafe { dealloc(block.start as *mut u8, block.layout) };
-            false
+            // SAFETY: `munmap` demands that nothing uses the pages any more and that they are ours: `alloc` mapped them; `free`
+            // and `drop` took them from what is live, each once; no window or dmabuf leads there. Kernels that use freed memory
+            // break what `Gpu::launch` demands.
+            let unmapped = unsafe {
+                let start = std::ptr::with_exposed_provenance_mut(block.start);
+                libc::munmap(start, block.len)
+            };
+            // Refused where a process may have no more mappings than it has (a hole makes one of two): kept, and tried again.
+            unmapped != 0
         });
     }
 

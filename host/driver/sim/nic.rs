@@ -12,13 +12,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use warpverbs_sim_bus::{Bus, Device, Region, region_of};
 use warpverbs_sim_nic::{
-    self as model, Background, CommandError, DmaRange, HostCall, NicError, NicModel,
+    self as model, About, Background, CommandError, DmaRange, HostCall, NicError, NicModel,
 };
 use warpverbs_wire::doorbell;
 use warpverbs_wire::eqe::Event;
 use warpverbs_wire::prm::header::Request;
 use warpverbs_wire::prm::{
-    create_cq, create_mkey, create_qp, destroy_cq, destroy_mkey, destroy_qp,
+    Status, alloc_pd, alloc_q_counter, alloc_transport_domain, alloc_uar, create_cq, create_mkey,
+    create_qp, create_rmp, dealloc_pd, dealloc_q_counter, dealloc_transport_domain, dealloc_uar,
+    destroy_cq, destroy_mkey, destroy_qp, destroy_rmp, init2init_qp, init2rtr_qp, modify_rmp,
+    qp_2err, qp_2rst, query_cq, query_q_counter, query_qp, query_rmp, rst2init_qp, rtr2rts_qp,
+    rts2rts_qp, sqerr2rts_qp,
 };
 
 use crate::driver::{
@@ -115,7 +119,12 @@ impl SimNic {
         }
     }
 
+    /// The model, for whoever looks at all of it.
     pub(super) fn model(&self) -> Locked<'_> {
+        self.model_about(About::Everything)
+    }
+
+    fn model_about(&self, about: About<'_>) -> Locked<'_> {
         match &self.drive {
             Drive::Stepped { .. } => Locked {
                 model: self.model.lock().unwrap_or_else(PoisonError::into_inner),
@@ -124,7 +133,7 @@ impl SimNic {
             Drive::Background { thread, number } => {
                 let call = thread.call();
                 Locked {
-                    model: thread.lock(*number, &self.model),
+                    model: thread.lock(*number, &self.model, about),
                     _call: Some(call),
                 }
             }
@@ -248,7 +257,7 @@ impl SimNic {
 
     /// Executes a mailbox on the model.
     fn execute(&self, call: &'static str, input: &[u8], output: &mut [u8]) -> Result<()> {
-        self.model()
+        self.model_about(About::Command(input))
             .command(input, output)
             .map_err(|refused| refusal(call, &refused))
     }
@@ -278,11 +287,19 @@ fn is_data_direct(region: MemoryRegion) -> bool {
 
 impl Nic for SimNic {
     fn name(&self) -> String {
-        self.model().config().name.clone()
+        self.model_about(About::NoQueue).config().name.clone()
     }
 
     fn command(&self, input: &[u8], output: &mut [u8]) -> Result<()> {
-        self.execute("general_cmd", input, output)
+        const CALL: &str = "general_cmd";
+        let opcode = Request::parse(input)
+            .map_err(|error| invalid(CALL, error.to_string()))?
+            .opcode;
+        if concerns_an_object(opcode) {
+            let text = format!("opcode {opcode:#x} concerns an object");
+            return Err(invalid(CALL, text));
+        }
+        self.execute(CALL, input, output)
     }
 
     fn create(&self, input: &[u8], output: &mut [u8]) -> Result<NicHandle> {
@@ -323,21 +340,21 @@ impl Nic for SimNic {
     fn destroy(&self, object: NicHandle) -> Result<()> {
         const CALL: &str = "obj_destroy";
         self.undo(CALL, object, |object| {
-            let mut output = [0; 16];
-            match object {
-                Object::Cq(cqn) => self.execute(CALL, &destroy_cq::In { cqn }.emit(), &mut output),
-                Object::Qp(qpn) => self.execute(CALL, &destroy_qp::In { qpn }.emit(), &mut output),
-                Object::Mkey(mkey_index) => {
-                    self.execute(CALL, &destroy_mkey::In { mkey_index }.emit(), &mut output)
-                }
-                _ => Err(invalid(CALL, "not an object that a mailbox created".into())),
-            }
+            let command = match object {
+                Object::Cq(cqn) => destroy_cq::In { cqn }.emit(),
+                Object::Qp(qpn) => destroy_qp::In { qpn }.emit(),
+                Object::Mkey(mkey_index) => destroy_mkey::In { mkey_index }.emit(),
+                _ => return Err(invalid(CALL, "not an object that a mailbox created".into())),
+            };
+            self.model()
+                .command(&command, &mut [0; 16])
+                .map_err(|refused| refusal_of_destruction(CALL, &refused))
         })
     }
 
     fn alloc_pd(&self) -> Result<PdInfo> {
         let pdn = self
-            .model()
+            .model_about(About::NoQueue)
             .alloc_pd()
             .map_err(|error| from_model("alloc_pd", &error))?;
         Ok(PdInfo {
@@ -350,7 +367,7 @@ impl Nic for SimNic {
         const CALL: &str = "dealloc_pd";
         self.undo(CALL, pd, |object| match object {
             Object::Pd(pdn) => self
-                .model()
+                .model_about(About::NoQueue)
                 .dealloc_pd(pdn)
                 .map_err(|error| from_model(CALL, &error)),
             _ => Err(invalid(CALL, "not a PD".into())),
@@ -373,7 +390,9 @@ impl Nic for SimNic {
         // SAFETY: the caller promises for as long as the region is registered, which is as long as
         // the window is open.
         let (range, window) = unsafe { self.resolve(CALL, region) }?;
-        let registered = self.model().reg_mr(pdn, range, access.bits());
+        let registered = self
+            .model_about(About::NoQueue)
+            .reg_mr(pdn, range, access.bits());
         match registered {
             Ok(keys) => Ok(MrInfo {
                 handle: self.objects().add(Object::Mr {
@@ -396,7 +415,7 @@ impl Nic for SimNic {
             let Object::Mr { lkey, window } = object else {
                 return Err(invalid(CALL, "not an MR".into()));
             };
-            self.model()
+            self.model_about(About::NoQueue)
                 .dereg_mr(lkey)
                 .map_err(|error| from_model(CALL, &error))?;
             self.close_window(window);
@@ -418,7 +437,9 @@ impl Nic for SimNic {
         // SAFETY: the caller promises for as long as the UMEM is registered, which is as long as
         // the window is open.
         let (range, window) = unsafe { self.resolve(CALL, region) }?;
-        let registered = self.model().reg_umem(range, page_sizes, access.bits());
+        let registered =
+            self.model_about(About::NoQueue)
+                .reg_umem(range, page_sizes, access.bits());
         match registered {
             Ok(id) => Ok(UmemInfo {
                 handle: self.objects().add(Object::Umem { id, window }),
@@ -437,7 +458,7 @@ impl Nic for SimNic {
             let Object::Umem { id, window } = object else {
                 return Err(invalid(CALL, "not a UMEM".into()));
             };
-            self.model()
+            self.model_about(About::NoQueue)
                 .dereg_umem(id)
                 .map_err(|error| from_model(CALL, &error))?;
             self.close_window(window);
@@ -453,7 +474,7 @@ impl Nic for SimNic {
         };
         const CALL: &str = "alloc_uar";
         let page_id = self
-            .model()
+            .model_about(About::NoQueue)
             .alloc_uar(kind)
             .map_err(|error| from_model(CALL, &error))?;
         let page_len = doorbell::UAR_PAGE as u64;
@@ -478,7 +499,7 @@ impl Nic for SimNic {
             let Object::Uar(page) = object else {
                 return Err(invalid(CALL, "not a doorbell page".into()));
             };
-            self.model()
+            self.model_about(About::Page(page))
                 .free_uar(page)
                 .map_err(|error| from_model(CALL, &error))?;
             if let Drive::Background { thread, number } = &self.drive {
@@ -494,7 +515,7 @@ impl Nic for SimNic {
             return Err(invalid(CALL, "not a doorbell page".into()));
         };
         let register = u64::from(page) * doorbell::UAR_PAGE as u64 + doorbell::REGISTER as u64;
-        self.model()
+        self.model_about(About::Page(page))
             .mmio_write(register, &value)
             .map_err(|fault| invalid(CALL, fault.to_string()))?;
         self.advance();
@@ -502,18 +523,18 @@ impl Nic for SimNic {
     }
 
     fn take_events(&self) -> Result<Vec<Event>> {
-        Ok(self.model().take_events())
+        Ok(self.model_about(About::NoQueue).take_events())
     }
 
     fn query_eqn(&self, vector: u32) -> Result<u32> {
-        self.model()
+        self.model_about(About::NoQueue)
             .query_eqn(vector)
             .map_err(|error| from_model("query_eqn", &error))
     }
 
     fn query_port(&self, port: u8) -> Result<PortInfo> {
         let info = self
-            .model()
+            .model_about(About::NoQueue)
             .query_port(port)
             .map_err(|error| from_model("query_port", &error))?;
         Ok(PortInfo {
@@ -532,7 +553,7 @@ impl Nic for SimNic {
 
     fn query_gid(&self, port: u8, index: u32) -> Result<Option<GidEntry>> {
         let entry = self
-            .model()
+            .model_about(About::NoQueue)
             .query_gid(port, index)
             .map_err(|error| from_model("query_gid", &error))?;
         Ok(entry.map(|entry| GidEntry {
@@ -557,7 +578,7 @@ impl Nic for SimNic {
         let Object::Pd(_) = self.object(CALL, pd)? else {
             return Err(invalid(CALL, "not a PD".into()));
         };
-        self.model()
+        self.model_about(About::NoQueue)
             .resolve_mac(port, gid_index, remote)
             .map_err(|error| from_model(CALL, &error))
     }
@@ -567,6 +588,43 @@ impl fmt::Debug for SimNic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "SimNic({})", self.name())
     }
+}
+
+/// True of commands that the kernel passes on only for an object that the caller has made (Linux mlx5_ib
+/// `devx_is_general_cmd`, `devx_is_obj_create_cmd`, `devx_is_obj_modify_cmd`, `devx_is_obj_query_cmd`).
+fn concerns_an_object(opcode: u16) -> bool {
+    matches!(
+        opcode,
+        create_cq::In::OPCODE
+            | create_qp::In::OPCODE
+            | create_mkey::In::OPCODE
+            | create_rmp::In::OPCODE
+            | alloc_pd::In::OPCODE
+            | alloc_q_counter::In::OPCODE
+            | alloc_transport_domain::In::OPCODE
+            | alloc_uar::In::OPCODE
+            | destroy_cq::In::OPCODE
+            | destroy_qp::In::OPCODE
+            | destroy_mkey::In::OPCODE
+            | destroy_rmp::In::OPCODE
+            | dealloc_pd::In::OPCODE
+            | dealloc_q_counter::In::OPCODE
+            | dealloc_transport_domain::In::OPCODE
+            | dealloc_uar::In::OPCODE
+            | rst2init_qp::In::OPCODE
+            | init2init_qp::In::OPCODE
+            | init2rtr_qp::In::OPCODE
+            | rtr2rts_qp::In::OPCODE
+            | rts2rts_qp::In::OPCODE
+            | sqerr2rts_qp::In::OPCODE
+            | qp_2err::In::OPCODE
+            | qp_2rst::In::OPCODE
+            | modify_rmp::In::OPCODE
+            | query_cq::In::OPCODE
+            | query_qp::In::OPCODE
+            | query_rmp::In::OPCODE
+            | query_q_counter::In::OPCODE
+    )
 }
 
 fn no_handle(call: &'static str, handle: NicHandle) -> DriverError {
@@ -593,6 +651,25 @@ fn refusal(call: &'static str, refused: &CommandError) -> DriverError {
         },
     };
     DriverError::new(call, kind, refused.to_string())
+}
+
+/// Of a destruction the kernel hands on no mailbox, but the status as an error number (Linux mlx5 `cmd_status_to_err`): the kind that
+/// it leads to in a driver over rdma-core.
+fn refusal_of_destruction(call: &'static str, refused: &CommandError) -> DriverError {
+    let error = refusal(call, refused);
+    let kind = match error.kind {
+        DriverErrorKind::Command { status, .. } => match Status::from_code(status) {
+            Status::ResourceBusy => DriverErrorKind::Busy,
+            Status::LimitExceeded | Status::NoResources => DriverErrorKind::Exhausted,
+            Status::InternalError
+            | Status::BadSystemState
+            | Status::BadInputLength
+            | Status::BadOutputLength => DriverErrorKind::DeviceLost,
+            _ => DriverErrorKind::InvalidArgument,
+        },
+        other => other,
+    };
+    DriverError { kind, ..error }
 }
 
 fn from_model(call: &'static str, error: &NicError) -> DriverError {

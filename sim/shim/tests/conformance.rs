@@ -23,6 +23,7 @@ fn alone(test: &str, body: impl FnOnce()) {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture"])
         .env(MODE, "conformance")
+        .env_remove("SYSFS_PATH")
         .output()
         .unwrap();
     let (out, err) = (

@@ -240,7 +240,10 @@ fn memories(
             return Ok(());
         }
     }
-    Err("no beginning of the requests explains the requester's memory".to_owned())
+    let differs = local.iter().zip(&seen.local).position(|(a, b)| a != b);
+    Err(format!(
+        "no beginning of the requests explains the requester's memory (first difference at {differs:?} after {most} of {complete} to {most})"
+    ))
 }
 
 /// `memory`, after some packets of `next`, is what was seen.

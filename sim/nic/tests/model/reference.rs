@@ -103,12 +103,11 @@ impl Request {
 
     /// Where it acts in the responder's memory.
     pub(crate) fn remote_range(&self) -> Range<usize> {
-        match self.kind {
-            Kind::CompareSwap | Kind::FetchAdd => self.remote..self.remote + 8,
-            Kind::Write | Kind::WriteImmediate | Kind::Read => {
-                self.remote..self.remote + self.len()
-            }
-            _ => 0..0,
+        let acts = self.fetches() || matches!(self.kind, Kind::Write | Kind::WriteImmediate);
+        if acts {
+            self.remote..self.remote + self.len()
+        } else {
+            0..0
         }
     }
 }

@@ -475,7 +475,10 @@ impl World {
             };
             let disturbed = by.requester || by.responder || by.starved;
             if failed(side) && !disturbed && refused(side).is_none() {
-                return Err(format!("QP {q} of side {side} is in ERR without a reason"));
+                let told = end.sent.iter().find(|sent| sent.error.is_some());
+                return Err(format!(
+                    "QP {q} of side {side} is in ERR without a reason: {told:?}"
+                ));
             }
             judge(&end.stream, &end.signalled, outcome, &seen, by)
                 .map_err(|error| format!("QP {q}, requests of side {side}: {error}"))?;

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use warpverbs_sim_nic::{Background, NicConfig};
+use warpverbs_sim_nic::{About, Background, NicConfig};
 use warpverbs_wire::cqe::Completion;
 use warpverbs_wire::doorbell::{REGISTER, doorbell};
 use warpverbs_wire::prm::destroy_qp;
@@ -11,15 +11,19 @@ use warpverbs_wire::prm::destroy_qp;
 use crate::rig::{ALL_RIGHTS, Rig, TestCq, TestQp, pattern};
 
 /// A NIC that runs, and its doorbell page.
-struct Running {
-    rig: Rig,
+pub(crate) struct Running {
+    pub(crate) rig: Rig,
     background: Background,
     page: u64,
 }
 
 impl Running {
-    fn new() -> Self {
-        let rig = Rig::with(NicConfig::default());
+    pub(crate) fn new() -> Self {
+        Self::with(NicConfig::default())
+    }
+
+    pub(crate) fn with(config: NicConfig) -> Self {
+        let rig = Rig::with(config);
         let background = Background::start(&rig.bus, vec![(0, rig.nic.clone())]).unwrap();
         let page = background.map(0, rig.uar).unwrap();
         assert!(background.is_page(page));
@@ -31,20 +35,24 @@ impl Running {
     }
 
     /// What a producer does: one store to the register.
-    fn ring(&self, qp: &TestQp) {
+    pub(crate) fn ring(&self, qp: &TestQp) {
         self.ring_at(qp, REGISTER);
     }
 
-    fn ring_at(&self, qp: &TestQp, offset: usize) {
+    fn ring_at(&self, qp: &TestQp, register: usize) {
         let value = u64::from_le_bytes(doorbell(qp.next, qp.qpn).to_le_bytes());
-        let register = (self.page as usize + offset) as *mut u64;
+        self.store(register, value);
+    }
+
+    pub(crate) fn store(&self, register: usize, value: u64) {
+        let register = (self.page as usize + register) as *mut u64;
         // SAFETY: `AtomicU64::from_ptr` demands an aligned word that is live and accessed atomically meanwhile: the NICs' page,
         // which `background` keeps.
         unsafe { AtomicU64::from_ptr(register) }.store(value, Ordering::Release);
     }
 
     /// The next completion, which comes.
-    fn completion(&self, cq: &mut TestCq) -> Completion {
+    pub(crate) fn completion(&self, cq: &mut TestCq) -> Completion {
         let begun = Instant::now();
         loop {
             if let Some(completion) = cq.poll(&self.rig) {
@@ -56,7 +64,7 @@ impl Running {
     }
 
     /// WQEs of these QPs complete, in any order: how many of each.
-    fn completed(&self, cq: &mut TestCq, qps: &[&TestQp], count: usize) -> Vec<usize> {
+    pub(crate) fn completed(&self, cq: &mut TestCq, qps: &[&TestQp], count: usize) -> Vec<usize> {
         let mut done = vec![0; qps.len()];
         for _ in 0..count {
             let Completion::Done(cqe) = self.completion(cq) else {
@@ -68,7 +76,7 @@ impl Running {
         done
     }
 
-    fn settle(&self) {
+    pub(crate) fn settle(&self) {
         assert!(self.background.quiesce(Duration::from_secs(60)));
     }
 }
@@ -139,9 +147,10 @@ fn the_same_doorbell_again_is_no_finding_and_a_late_one_is_taken_before_its_queu
     // As a driver does: doorbells from before a command come before it.
     running.ring(&a);
     let call = running.background.call();
-    let mut model = running.background.lock(0, &rig.nic);
-    let mut output = [0; 16];
     let destroy = destroy_qp::In { qpn: a.qpn }.emit();
+    let about = About::Command(&destroy);
+    let mut model = running.background.lock(0, &rig.nic, about);
+    let mut output = [0; 16];
     model.command(&destroy, &mut output).unwrap();
     drop((model, call));
     running.settle();

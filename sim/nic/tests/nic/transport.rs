@@ -14,18 +14,24 @@ use warpverbs_wire::wqe::{
 use crate::rig::{EVERY_RIGHT, Rig, TestCq, TestMr, TestQp, TestRq, inline, pattern};
 
 /// One end of a connection between two NICs, with memory of its own.
-struct Peer {
-    rig: Rig,
-    cq: TestCq,
-    qp: TestQp,
-    rq: TestRq,
-    mr: TestMr,
+pub(crate) struct Peer {
+    pub(crate) rig: Rig,
+    pub(crate) cq: TestCq,
+    pub(crate) qp: TestQp,
+    pub(crate) rq: TestRq,
+    pub(crate) mr: TestMr,
 }
 
 const SIZE: u64 = 1 << 16;
 
 fn peers_with(plan: CablePlan, seed: u64, change: impl Fn(&mut Qpc)) -> (Peer, Peer, Cable) {
     let (near, far, cable) = Rig::joined(NicConfig::default(), plan, seed);
+    let (a, b) = connected(near, far, |_, qpc| change(qpc));
+    (a, b, cable)
+}
+
+/// A QP of each NIC, connected after a change to its context; the change gets the other NIC.
+pub(crate) fn connected(near: Rig, far: Rig, change: impl Fn(&Rig, &mut Qpc)) -> (Peer, Peer) {
     let peer = |rig: Rig| {
         let cq = rig.cq(7);
         let (qp, rq) = rig.qp_with_receives(&cq, 6);
@@ -39,9 +45,11 @@ fn peers_with(plan: CablePlan, seed: u64, change: impl Fn(&mut Qpc)) -> (Peer, P
         }
     };
     let (a, b) = (peer(near), peer(far));
-    a.rig.connect(a.qp.qpn, &b.rig, b.qp.qpn, &change);
-    b.rig.connect(b.qp.qpn, &a.rig, a.qp.qpn, &change);
-    (a, b, cable)
+    for (from, to) in [(&a, &b), (&b, &a)] {
+        from.rig
+            .connect(from.qp.qpn, &to.rig, to.qp.qpn, |qpc| change(&to.rig, qpc));
+    }
+    (a, b)
 }
 
 fn peers(plan: CablePlan, seed: u64) -> (Peer, Peer, Cable) {
@@ -49,13 +57,13 @@ fn peers(plan: CablePlan, seed: u64) -> (Peer, Peer, Cable) {
 }
 
 impl Peer {
-    fn fill(&self, salt: u8) -> Vec<u8> {
+    pub(crate) fn fill(&self, salt: u8) -> Vec<u8> {
         let bytes = pattern(SIZE as usize, salt);
         self.rig.write(self.mr.addr, &bytes);
         bytes
     }
 
-    fn read(&self, at: u64, len: usize) -> Vec<u8> {
+    pub(crate) fn read(&self, at: u64, len: usize) -> Vec<u8> {
         self.rig.read(self.mr.addr + at, len)
     }
 
@@ -70,7 +78,7 @@ impl Peer {
 
 /// One of everything that has an effect at the far end, then a check of all of it.
 #[track_caller]
-fn run_everything(mut a: Peer, mut b: Peer, what: &str) {
+pub(crate) fn run_everything(mut a: Peer, mut b: Peer, what: &str) {
     let (here, there) = (a.fill(1), b.fill(2));
     let counter = 0x8000;
     b.rig.write(b.mr.addr + counter, &100u64.to_le_bytes());
@@ -604,6 +612,25 @@ fn a_requester_keeps_to_its_own_depth() {
     }
 }
 
+/// An atomic takes a place as a READ does.
+#[test]
+fn an_atomic_beyond_the_responders_depth_is_refused() {
+    let (mut a, b, _) = peers_with(CablePlan::default(), 1, |qpc| {
+        (qpc.log_sra_max, qpc.log_rra_max) = (2, 0);
+    });
+    let segments = [b.mr.piece(0, 61440).remote(), a.mr.piece(0, 61440).local()].concat();
+    a.qp.post(&a.rig, Opcode::RdmaRead, 0, &segments);
+    let operands = segment_bytes(fetch_add(1)).to_vec();
+    let (remote, local) = (b.mr.piece(61440, 8), a.mr.piece(61440, 8));
+    let segments = [remote.remote(), operands, local.local()].concat();
+    a.qp.post(&a.rig, Opcode::AtomicFetchAdd, SIGNALLED, &segments);
+    a.qp.ring(&a.rig);
+    a.rig.run();
+    assert_eq!(a.rig.state(b.qp.qpn), QpState::Err);
+    let first = a.cq.poll(&a.rig);
+    assert!(matches!(first, Some(Completion::Failed(cqe)) if cqe.syndrome.code() == 0x12));
+}
+
 /// Receive queues of a QP, and shared ones, whose indices start anywhere.
 #[test]
 fn receive_indices_start_anywhere() {
@@ -700,7 +727,7 @@ fn packets_go_by_either_kind_of_address() {
 }
 
 /// A file that a test can read.
-struct Shared(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
+pub(crate) struct Shared(pub(crate) std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
 
 impl std::io::Write for Shared {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
