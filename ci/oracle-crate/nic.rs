@@ -693,21 +693,23 @@ impl Rig {
             _ => plain[rng.below(4) as usize],
         };
         let mut request = self.request(rng, kind, Shape::One);
-        let nobodys = 0x00ff_ff00 | rng.below(256);
+        // Of an index beyond the NIC's keys: one that was deregistered would be a finding.
+        let nobodys = 0xff00_0000 | rng.below(1 << 24);
         // What each end says of it.
-        let (mut here, mut there) = (None, None);
+        let here;
+        let mut there = None;
         let mut opcode = kind.opcode().code();
         match cause {
             Cause::Planted(named) => {
                 let (syndrome, vendor) = (syndrome(rng, named), rng.below(256) as u8);
-                here = Some((syndrome, vendor));
+                here = (syndrome, vendor);
             }
             Cause::LocalKey => {
                 let Payload::Pointers(pointers) = &mut request.data else {
                     unreachable!()
                 };
                 pointers[0].key = nobodys;
-                here = Some((0x04, 0x52));
+                here = (0x04, 0x52);
             }
             Cause::LocalLength => {
                 request.kind = Kind::Write;
@@ -716,18 +718,18 @@ impl Rig {
                     unreachable!()
                 };
                 pointers[0].len = (1 << 30) + 1 + rng.below((1 << 30) - 1);
-                here = Some((0x01, 0));
+                here = (0x01, 0);
             }
             Cause::LocalOperation => {
                 // User-mode memory registration, of which the NIC can do nothing.
                 opcode = 0x25;
-                here = Some((0x02, 0x68));
+                here = (0x02, 0x68);
             }
             Cause::RemoteKey => {
                 request.remote.1 = nobodys;
-                here = Some((0x13, vendor_syndrome::REMOTE_ACCESS));
+                here = (0x13, vendor_syndrome::REMOTE_ACCESS);
             }
-            Cause::RemoteRight => here = Some((0x12, vendor_syndrome::REMOTE_INVALID_REQUEST)),
+            Cause::RemoteRight => here = (0x12, vendor_syndrome::REMOTE_INVALID_REQUEST),
             Cause::LongerThanReceive => {
                 let Payload::Pointers(pointers) = &mut request.data else {
                     unreachable!()
@@ -736,7 +738,7 @@ impl Rig {
                 let room = pointers[0].len - 1;
                 let receive = self.receive_of(rng, room);
                 self.post_receive(rng, receive);
-                here = Some((0x12, vendor_syndrome::REMOTE_INVALID_REQUEST));
+                here = (0x12, vendor_syndrome::REMOTE_INVALID_REQUEST);
                 there = Some((Syndrome::LocalLength, 0));
             }
             Cause::KeyOfReceive => {
@@ -748,21 +750,21 @@ impl Rig {
                         ..receive
                     },
                 );
-                here = Some((0x14, 0));
+                here = (0x14, 0);
                 there = Some((Syndrome::LocalProtection, 0x52));
             }
             Cause::KeyToInvalidate => {
                 request.immediate = nobodys;
                 let receive = self.receive_of(rng, MOST + 1);
                 self.post_receive(rng, receive);
-                here = Some((0x13, vendor_syndrome::REMOTE_ACCESS));
+                here = (0x13, vendor_syndrome::REMOTE_ACCESS);
                 there = Some((Syndrome::LocalProtection, 0x52));
             }
-            Cause::NoPeer => here = Some((0x15, vendor_syndrome::RETRY_EXCEEDED)),
-            Cause::NotReady => here = Some((0x16, 0)),
-            Cause::Command => here = Some((0x05, vendor_syndrome::FLUSHED_HEAD)),
+            Cause::NoPeer => here = (0x15, vendor_syndrome::RETRY_EXCEEDED),
+            Cause::NotReady => here = (0x16, 0),
+            Cause::Command => here = (0x05, vendor_syndrome::FLUSHED_HEAD),
         }
-        let (syndrome, vendor) = here.expect("each cause has one");
+        let (syndrome, vendor) = here;
         requests.push(request);
         requests.extend(others(self, rng, 4));
         let index_of_failure = self.ends[0].next
