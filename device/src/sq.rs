@@ -255,7 +255,7 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
 
     /// log2 of the port's largest message.
     #[inline(always)]
-    pub(crate) fn log_max(&self) -> u32 {
+    pub fn log_max_message(&self) -> u32 {
         self.log_max_message
     }
 
