@@ -224,6 +224,10 @@ pub fn compare(tally: &mut Tally, rng: &mut Rng) {
             );
             while tally.wants(&name) {
                 if !natively(&mut deaf, tally, rng, &name, (kind, shape), &bench) {
+                    // No other may lack its comparison unnoticed.
+                    let lacks = kind == Kind::SendInvalidate
+                        || (kind, shape) == (Kind::WriteImmediate, Shape::Gather);
+                    assert!(lacks, "{name}: the device has no such operation");
                     break;
                 }
             }
