@@ -6,7 +6,7 @@
 
 use core::{marker::PhantomData, mem::offset_of};
 
-use warpverbs_wire::abi::{self, QpHandle, State};
+use warpverbs_wire::abi::{self, LongWqe, QpHandle, State};
 
 use crate::{
     arch::{self, Global},
@@ -15,10 +15,13 @@ use crate::{
 };
 
 const RESERVED: usize = offset_of!(QpHandle, reserved);
+const GAP: usize = RESERVED + offset_of!(abi::Line, second);
 const TURN: usize = offset_of!(QpHandle, turn);
+const READY: usize = TURN + offset_of!(abi::Line, second);
 const COMPLETED: usize = offset_of!(QpHandle, completed);
 const CONSUMER: usize = COMPLETED + offset_of!(abi::Line, second);
 const STATE: usize = offset_of!(QpHandle, state);
+const LONG: usize = STATE + offset_of!(abi::Line, second);
 
 /// Address of a [`QpHandle`] of this version, and of its host-mapped stop word.
 ///
@@ -54,13 +57,16 @@ impl Flags {
     ///
     /// # Errors
     ///
-    /// [`Error::BadVersion`] if it is of another version.
+    /// [`Error::BadVersion`] if it is of another version, [`Error::InvalidArgument`] for an address that no handle has.
     ///
     /// # Safety
     ///
     /// `address` is that of an exported handle of any version: each begins with its number.
     #[inline(always)]
     pub unsafe fn load(address: u64) -> Result<Self, Error> {
+        if address % abi::HANDLE_ALIGN != 0 {
+            return Err(Error::InvalidArgument);
+        }
         // SAFETY: the caller's: the first line is live and immutable.
         let first = unsafe { arch::load_immutable::<0>(Global::new(address)) };
         match first as u32 {
@@ -79,6 +85,18 @@ impl Flags {
     #[inline(always)]
     pub const fn reads_need_dump(self) -> bool {
         self.0 & abi::FLAG_READ_NEEDS_DUMP != 0
+    }
+
+    /// The QP has no send doorbell record: [`NoDbr`](crate::NoDbr).
+    #[inline(always)]
+    pub const fn no_dbr(self) -> bool {
+        self.0 & abi::FLAG_NO_DBR != 0
+    }
+
+    /// The CQ does not ignore overrun: [`Checked`](crate::Checked).
+    #[inline(always)]
+    pub const fn overrun_checked(self) -> bool {
+        self.0 & abi::FLAG_CQ_OVERRUN_CHECKED != 0
     }
 }
 
@@ -126,6 +144,30 @@ impl<W: Scope> Handle<W> {
     }
 }
 
+// As above: fields of the second line, read where they are used.
+impl<W: Scope> Handle<W> {
+    /// Number of the send CQ.
+    #[inline(always)]
+    pub(crate) fn cqn(&self) -> u32 {
+        // SAFETY: `load`'s contract; an immutable field.
+        unsafe { arch::load_immutable::<{ offset_of!(QpHandle, cqn) }>(self.at) as u32 }
+    }
+
+    /// Address of the send CQ's consumer word, or zero.
+    #[inline(always)]
+    pub(crate) fn cq_dbr(&self) -> u64 {
+        // SAFETY: `load`'s contract; an immutable field.
+        unsafe { arch::load_immutable::<{ offset_of!(QpHandle, cq_dbr) }>(self.at) }
+    }
+
+    /// Address of the QP's `ProxyRecord`, or zero.
+    #[inline(always)]
+    pub(crate) fn proxy(&self) -> u64 {
+        // SAFETY: `load`'s contract; an immutable field.
+        unsafe { arch::load_immutable::<{ offset_of!(QpHandle, proxy) }>(self.at) }
+    }
+}
+
 // Each method's `unsafe` rests on what `load` demands: a live handle, of which no one accesses the words otherwise. Their
 // offsets are those of aligned words of `QpHandle`; `stop` is the address of the host's word.
 impl<W: Scope> Handle<W> {
@@ -165,6 +207,49 @@ impl<W: Scope> Handle<W> {
     pub(crate) fn hand_off(&self, next: u64) {
         // SAFETY: `load`'s contract; a word of the handle.
         unsafe { W::store_release::<TURN>(self.at, next) }
+    }
+
+    /// First index of a filled post that waits for its turn. Relaxed: it promises that its poster rings, and nothing else.
+    #[inline(always)]
+    pub(crate) fn ready(&self) -> u64 {
+        // SAFETY: `load`'s contract; a word of the handle.
+        unsafe { W::load_relaxed::<READY>(self.at) }
+    }
+
+    /// Notes that the post from `first` is filled and waits for its turn.
+    #[inline(always)]
+    pub(crate) fn mark_ready(&self, first: u64) {
+        // SAFETY: `load`'s contract; a word of the handle.
+        unsafe { W::store_relaxed::<READY>(self.at, first) }
+    }
+
+    /// By how much SQ indices are above the numbers of their CQEs. Relaxed: only who has the turn accesses it, behind the fence
+    /// that acquires the turn, and before the hand-off that releases it.
+    #[inline(always)]
+    pub(crate) fn gap(&self) -> u64 {
+        // SAFETY: `load`'s contract; a word of the handle.
+        unsafe { W::load_relaxed::<GAP>(self.at) }
+    }
+
+    /// As [`Self::gap`].
+    #[inline(always)]
+    pub(crate) fn set_gap(&self, gap: u64) {
+        // SAFETY: `load`'s contract; a word of the handle.
+        unsafe { W::store_relaxed::<GAP>(self.at, gap) }
+    }
+
+    /// The last WQE of several WQEBBs. Relaxed: who waits for room behind it sees it in time, and before that waits longer.
+    #[inline(always)]
+    pub(crate) fn long(&self) -> LongWqe {
+        // SAFETY: `load`'s contract; a word of the handle.
+        LongWqe(unsafe { W::load_relaxed::<LONG>(self.at) })
+    }
+
+    /// Notes the last WQE of several WQEBBs, by who has the turn.
+    #[inline(always)]
+    pub(crate) fn set_long(&self, long: LongWqe) {
+        // SAFETY: `load`'s contract; a word of the handle.
+        unsafe { W::store_relaxed::<LONG>(self.at, long.0) }
     }
 
     /// Index below which all WQEs have completed. Acquire: what the NIC and the poller did before happens before what

@@ -24,23 +24,34 @@
 //! Knows: `wire`'s formats, and the order in which queue memory and registers are accessed.
 //! Must not know: how a QP came to be, or what is done with the data.
 #![cfg_attr(target_arch = "nvptx64", no_std)]
-#![cfg_attr(target_arch = "nvptx64", feature(asm_experimental_arch))]
+#![cfg_attr(
+    target_arch = "nvptx64",
+    feature(asm_experimental_arch, link_llvm_intrinsics)
+)]
+#![cfg_attr(target_arch = "nvptx64", allow(internal_features))]
 #![deny(unsafe_code)]
 
+mod bell;
 mod error;
+pub mod group;
 mod handle;
+mod list;
 #[cfg(all(test, loom))]
 mod loom_tests;
 pub mod message;
 mod mode;
+mod one;
+pub mod op;
 mod poll;
 mod post;
+mod post_by;
 mod ring;
 mod scope;
+mod signal;
 mod sq;
 pub mod thread;
+mod transfer;
 mod wait;
-mod wqe;
 
 #[cfg(not(target_arch = "nvptx64"))]
 #[path = "native.rs"]
@@ -51,9 +62,13 @@ mod arch;
 
 pub use error::Error;
 pub use handle::Flags;
-pub use mode::{Collapsed, CqForm, Db, DbEarly, Doorbell, Exclusive, Gpu, Ring, Sharing};
+pub use mode::{
+    BlueFlame, Checked, Collapsed, CqForm, Cta, Db, DbEarly, Doorbell, EverySignalled, Exclusive,
+    Gpu, Lazy, NoDbr, OnError, Proxy, Ring, Sharing, Tell, Warp,
+};
+pub use op::{Filled, Inline, Length, Local, LocalView, Remote, RemoteView, Slot};
 pub use poll::Progress;
 pub use post::Reservation;
+pub use signal::Signal;
 pub use sq::{DEFAULT_DEADLINE_NS, Sq, Ticket};
 pub use warpverbs_wire::abi;
-pub use wqe::{Filled, Inline, Length, Local, Remote, Slot};

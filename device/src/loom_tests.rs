@@ -30,11 +30,11 @@ const STOP: u64 = 0x6000;
 const PAYLOAD: u64 = 0x7000;
 const INBOX: u64 = 0x8000;
 
-const RESERVED: u64 = HANDLE + 64;
-const TURN: u64 = HANDLE + 128;
-const COMPLETED: u64 = HANDLE + 192;
-const CONSUMER: u64 = HANDLE + 200;
-const STATE: u64 = HANDLE + 256;
+const RESERVED: u64 = HANDLE + 128;
+const TURN: u64 = HANDLE + 192;
+const COMPLETED: u64 = HANDLE + 256;
+const CONSUMER: u64 = HANDLE + 264;
+const STATE: u64 = HANDLE + 320;
 
 /// A queue in the memory of this execution.
 fn queue(depth: u32, collapsed: bool) {

@@ -11,6 +11,27 @@ pub(crate) const LOOK_EVERY: u64 = 64;
 #[cfg(loom)]
 pub(crate) const LOOK_EVERY: u64 = 2;
 
+/// How long a wait may be, and what it does meanwhile.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    pub(crate) deadline_ns: u64,
+    /// Fruitless iterations.
+    pub(crate) spins: u64,
+    /// The longest sleep after each `LOOK_EVERY`th iteration.
+    pub(crate) back_off_ns: u32,
+}
+
+impl Bounds {
+    pub(crate) const DEFAULT: Self = Self {
+        deadline_ns: crate::DEFAULT_DEADLINE_NS,
+        spins: u64::MAX,
+        back_off_ns: 0,
+    };
+}
+
+/// The first sleep of a wait that backs off.
+const FIRST_SLEEP_NS: u64 = 32;
+
 /// One wait in progress.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wait {
@@ -39,20 +60,30 @@ impl Wait {
     pub(crate) fn tick<W: Scope>(
         &mut self,
         handle: &Handle<W>,
-        deadline_ns: u64,
+        bounds: Bounds,
     ) -> Result<(), Error> {
         arch::spin_hint();
         let looks = self.spins.is_multiple_of(LOOK_EVERY);
         self.spins += 1;
+        if bounds.spins != u64::MAX && self.spins > bounds.spins {
+            return Err(Error::Timeout);
+        }
         if looks {
-            self.look(handle, deadline_ns)
+            self.look(handle, bounds)
         } else {
             Ok(())
         }
     }
 
     #[inline(always)]
-    fn look<W: Scope>(&mut self, handle: &Handle<W>, deadline_ns: u64) -> Result<(), Error> {
+    fn look<W: Scope>(&mut self, handle: &Handle<W>, bounds: Bounds) -> Result<(), Error> {
+        if bounds.back_off_ns != 0 && self.spins > LOOK_EVERY {
+            // The first look is at spin 1, the next at 1 + LOOK_EVERY.
+            let looks = self.spins / LOOK_EVERY;
+            let doubled = FIRST_SLEEP_NS << if looks > 16 { 16 } else { looks - 1 };
+            let most = u64::from(bounds.back_off_ns);
+            arch::sleep_ns(if doubled < most { doubled } else { most } as u32);
+        }
         let state = handle.state();
         if state.is_fault() {
             return Err(Error::Fault(state));
@@ -64,7 +95,7 @@ impl Wait {
         if self.spins == 1 {
             self.start = now;
         }
-        if has_passed(deadline_ns, self.start, now) {
+        if has_passed(bounds.deadline_ns, self.start, now) {
             return Err(Error::Timeout);
         }
         Ok(())

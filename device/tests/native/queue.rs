@@ -21,6 +21,7 @@ impl Block {
 /// What is in the queue's memory before any post.
 pub(crate) const DIRT: u8 = 0xd1;
 pub(crate) const QPN: u32 = 0xab_cdef;
+pub(crate) const CQN: u32 = 0x12_3456;
 
 pub(crate) struct Queue {
     /// Not moved once made, and accessed through its words only.
@@ -50,6 +51,12 @@ impl Queue {
                 cq_depth,
                 log_max_message: 30,
                 stop: 0,
+                cqn: CQN,
+                user_index: 0,
+                cq_dbr: 0,
+                proxy: 0,
+                rq: 0,
+                rest: [0; 4],
                 reserved: Line::new(first),
                 turn: Line::new(first),
                 completed: Line::new(first),
