@@ -146,7 +146,8 @@ pub struct RqHandle {
     pub reserved: Line,
     /// RQ index whose writer may publish next.
     pub turn: Line,
-    /// CQ consumer index: completions that threads have taken. Second word: RQ index below which all receives have completed.
+    /// CQ consumer index: completions that threads have taken. Second word, which does not change: CQEs that the CQ had written before
+    /// that of RQ index 0, in an earlier life of the QP.
     pub consumer: Line,
     /// The state word ([`State`]).
     pub state: Line,

@@ -308,6 +308,33 @@ impl Tail {
     }
 }
 
+/// Bytes 32 to 47 of a CQE without error, as two little-endian loads give them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MiddleWords(pub [u64; 2]);
+
+impl MiddleWords {
+    /// Where the words lie in a CQE.
+    pub const OFFSET: usize = 32;
+
+    /// As [`Cqe::user_index`].
+    #[inline(always)]
+    pub const fn user_index(self) -> u32 {
+        (self.0[0] as u32).swap_bytes() & 0xff_ffff
+    }
+
+    /// As [`Cqe::immediate`].
+    #[inline(always)]
+    pub const fn immediate(self) -> u32 {
+        ((self.0[0] >> 32) as u32).swap_bytes()
+    }
+
+    /// As [`Cqe::byte_count`].
+    #[inline(always)]
+    pub const fn byte_count(self) -> u32 {
+        ((self.0[1] >> 32) as u32).swap_bytes()
+    }
+}
+
 /// Bytes 48 to 55 of an error CQE, as one little-endian load gives them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ErrorWord(pub u64);

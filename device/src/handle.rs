@@ -4,14 +4,16 @@
 //! Must not know: when.
 #![allow(unsafe_code)]
 
-use core::{marker::PhantomData, mem::offset_of};
+use core::mem::offset_of;
 
 use warpverbs_wire::abi::{self, LongWqe, QpHandle, State};
 
 use crate::{
     arch::{self, Global},
     error::Error,
-    scope::{Scope, Sys},
+    scope::Scope,
+    wait::Watched,
+    watch::Watch,
 };
 
 const RESERVED: usize = offset_of!(QpHandle, reserved);
@@ -30,8 +32,7 @@ const LONG: usize = STATE + offset_of!(abi::Line, second);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Handle<W> {
     at: Global,
-    stop: Global,
-    scope: PhantomData<W>,
+    watch: Watch<W, STATE>,
 }
 
 /// The immutable fields, as they stand.
@@ -126,8 +127,8 @@ impl<W: Scope> Handle<W> {
         };
         let handle = Self {
             at,
-            stop: Global::new(stop),
-            scope: PhantomData,
+            // SAFETY: the caller's.
+            watch: unsafe { Watch::new(at, Global::new(stop)) },
         };
         let fields = Fields {
             flags,
@@ -300,43 +301,24 @@ impl<W: Scope> Handle<W> {
             W::store_relaxed::<CONSUMER>(self.at, consumer);
         }
     }
+}
 
-    /// The state word. Relaxed: it carries no data but itself.
+impl<W: Scope> Handle<W> {
+    /// As [`Watch::latch`].
     #[inline(always)]
-    pub(crate) fn state(&self) -> State {
-        // SAFETY: `load`'s contract; a word of the handle.
-        State(unsafe { W::load_relaxed::<STATE>(self.at) })
-    }
-
-    /// Records a fault unless one is recorded, keeping the stop bit; returns the state that stands (rule O10: the first
-    /// fault stays). One compare-and-swap changes the whole record, so no reader sees half of one.
-    #[inline]
     pub(crate) fn latch(&self, fault: State) -> State {
-        let mut found = self.state();
-        loop {
-            if found.is_fault() {
-                return found;
-            }
-            let wanted = State(found.0 | fault.0);
-            // SAFETY: `load`'s contract; a word of the handle.
-            let old = unsafe { W::cas_relaxed::<STATE>(self.at, found.0, wanted.0) };
-            if old == found.0 {
-                return wanted;
-            }
-            // Another thread set stop or a fault, each at most once: the loop ends.
-            found = State(old);
-        }
+        self.watch.latch(fault)
+    }
+}
+
+impl<W: Scope> Watched for Handle<W> {
+    #[inline(always)]
+    fn state(&self) -> State {
+        self.watch.state()
     }
 
-    /// Looks at the host's stop word and copies it into the state word (rule O10). True if it says stop.
     #[inline(always)]
-    pub(crate) fn look_for_stop(&self) -> bool {
-        // SAFETY: `load`'s contract; the host's word. Relaxed: it carries no data but itself.
-        let stop = unsafe { Sys::load_relaxed::<0>(self.stop) } != 0;
-        if stop {
-            // SAFETY: `load`'s contract; a word of the handle.
-            unsafe { W::or_relaxed::<STATE>(self.at, State::STOP) }
-        }
-        stop
+    fn look_for_stop(&self) -> bool {
+        self.watch.look_for_stop()
     }
 }

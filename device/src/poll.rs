@@ -50,7 +50,7 @@ use crate::{
     op::{Nop, Signalled},
     ring::Cqe,
     sq::{Sq, Ticket},
-    wait::Wait,
+    wait::{Wait, Watched},
 };
 
 /// Whether an operation has completed.

@@ -16,7 +16,7 @@ use crate::{
     mode::{CqForm, Doorbell, Sharing},
     op::{Filled, Place, Slot, Work},
     sq::{Sq, Ticket},
-    wait::Wait,
+    wait::{Wait, Watched},
 };
 
 /// WQEBBs within which one post of a lazy queue rings: others in between may leave that to their successors.

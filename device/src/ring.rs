@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 use warpverbs_wire::{
-    cqe::{CQE, ErrorWord, Tail},
+    cqe::{CQE, ErrorWord, MiddleWords, Tail},
     doorbell,
     wqe::{SEGMENT, SEGMENTS_PER_WQEBB, Segment, WQEBB},
 };
@@ -233,7 +233,19 @@ impl Cqe {
         ErrorWord(unsafe { Plain::load_relaxed::<{ ErrorWord::OFFSET }>(self.0) })
     }
 
-    /// The same of a CQE that the NIC may be writing again.
+    /// Bytes 32 to 47, of a CQE that the NIC may be writing again.
+    #[inline(always)]
+    pub(crate) fn changing_words(self) -> MiddleWords {
+        // SAFETY: `CqRing::new`: 64 live, aligned bytes.
+        unsafe {
+            MiddleWords([
+                Sys::load_relaxed::<{ MiddleWords::OFFSET }>(self.0),
+                Sys::load_relaxed::<{ MiddleWords::OFFSET + 8 }>(self.0),
+            ])
+        }
+    }
+
+    /// The error word of a CQE that the NIC may be writing again.
     #[inline(always)]
     pub(crate) fn changing_error(self) -> ErrorWord {
         // SAFETY: `CqRing::new`: 64 live, aligned bytes.

@@ -15,7 +15,7 @@ use crate::{
     mode::{CqForm, Doorbell, Sharing, Tell},
     op::{Length, Local, Piece, Pieces},
     ring::{Bell, CqRing, SqRing},
-    wait::{Bounds, LOOK_EVERY},
+    wait::{Bounds, LOOK_EVERY, Watched},
 };
 
 /// Longest wait unless [`Sq::set_deadline`] says otherwise. Longer than a QP takes to give up: with timeout 14 and 7

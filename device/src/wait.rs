@@ -2,7 +2,9 @@
 //!
 //! Knows: when to look at what. Must not know: what is waited for.
 
-use crate::{arch, error::Error, handle::Handle, scope::Scope};
+use warpverbs_wire::abi::State;
+
+use crate::{arch, error::Error};
 
 /// Iterations between two looks at the state word, the stop word and the clock (rule O10).
 #[cfg(not(loom))]
@@ -32,6 +34,14 @@ impl Bounds {
 /// The first sleep of a wait that backs off.
 const FIRST_SLEEP_NS: u64 = 32;
 
+/// What ends a wait besides its bounds.
+pub(crate) trait Watched {
+    /// The queue's state word.
+    fn state(&self) -> State;
+    /// Looks at the host's stop word, and copies it into the state word.
+    fn look_for_stop(&self) -> bool;
+}
+
 /// One wait in progress.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wait {
@@ -57,11 +67,7 @@ impl Wait {
     /// The deadline counts from the first look, so a wait may last a little longer, never shorter:
     /// `%globaltimer` may tick in microseconds, and a tick more is allowed for.
     #[inline(always)]
-    pub(crate) fn tick<W: Scope>(
-        &mut self,
-        handle: &Handle<W>,
-        bounds: Bounds,
-    ) -> Result<(), Error> {
+    pub(crate) fn tick<H: Watched>(&mut self, handle: &H, bounds: Bounds) -> Result<(), Error> {
         arch::spin_hint();
         let looks = self.spins.is_multiple_of(LOOK_EVERY);
         self.spins += 1;
@@ -76,7 +82,7 @@ impl Wait {
     }
 
     #[inline(always)]
-    fn look<W: Scope>(&mut self, handle: &Handle<W>, bounds: Bounds) -> Result<(), Error> {
+    fn look<H: Watched>(&mut self, handle: &H, bounds: Bounds) -> Result<(), Error> {
         if bounds.back_off_ns != 0 && self.spins > LOOK_EVERY {
             // The first look is at spin 1, the next at 1 + LOOK_EVERY.
             let looks = self.spins / LOOK_EVERY;
