@@ -14,6 +14,7 @@ use warpverbs_sim_bus::{
 };
 use warpverbs_sim_gpu::{self as model, EventId, GpuError, GpuModel, KernelId, ModuleId, StreamId};
 
+use super::beside::{self, Schedule};
 use crate::driver::rows;
 use crate::driver::{
     DriverError, DriverErrorKind, Gpu, GpuHandle, LaunchCounters, LaunchShape, PhaseCounters,
@@ -33,6 +34,7 @@ const LINE: u64 = 64;
 pub(super) struct SimGpu {
     model: Mutex<GpuModel>,
     bus: Arc<Bus>,
+    beside: Arc<Schedule>,
     write_ordering: WriteOrdering,
     live: Mutex<BTreeMap<(Kind, u64), u64>>,
 }
@@ -49,11 +51,17 @@ enum Kind {
 }
 
 impl SimGpu {
-    /// The driver of `model`, which runs on `bus`.
-    pub(super) fn new(model: GpuModel, bus: Arc<Bus>, write_ordering: WriteOrdering) -> Self {
+    /// The driver of `model`, which runs on `bus`, and takes turns with what is `beside` it.
+    pub(super) fn new(
+        model: GpuModel,
+        bus: Arc<Bus>,
+        beside: Arc<Schedule>,
+        write_ordering: WriteOrdering,
+    ) -> Self {
         Self {
             model: Mutex::new(model),
             bus,
+            beside,
             write_ordering,
             live: Mutex::default(),
         }
@@ -85,11 +93,42 @@ impl SimGpu {
         self.model().access(party)
     }
 
+    /// What the host's threads do in the schedule.
+    pub(super) fn beside(&self) -> &Arc<Schedule> {
+        &self.beside
+    }
+
     /// Runs devices until they have nothing to do, or the GPU until a quantum is over.
     pub(super) fn advance(&self) {
-        if let Err(error) = self.model().advance(QUANTUM) {
+        if let Err(error) = self.run(QUANTUM) {
             tracing::debug!(%error, "the simulation does not advance");
         }
+    }
+
+    /// A call of the host's work takes time.
+    fn pass_call(&self) {
+        if beside::is_inside() {
+            self.advance();
+        }
+    }
+
+    /// Runs GPU, devices and the host's work in turn.
+    fn run(&self, steps: u64) -> std::result::Result<(), GpuError> {
+        if let Some(steps) = self.beside.during_call() {
+            return self.model().advance(steps).map(drop);
+        }
+        let mut left = steps;
+        while left > 0 {
+            let slice = self.beside.slice(left);
+            let advanced = self.model().advance(slice)?;
+            left -= slice;
+            // Where nothing else is to be done, all of the work has its turn.
+            let worked = self.beside.run(advanced.idle);
+            if advanced.idle && !worked {
+                break;
+            }
+        }
+        Ok(())
     }
 
     fn model(&self) -> MutexGuard<'_, GpuModel> {
@@ -161,13 +200,11 @@ impl SimGpu {
         call: &'static str,
         done: impl Fn(&GpuModel) -> std::result::Result<bool, GpuError>,
     ) -> Result<Progress> {
-        let mut model = self.model();
-        let look = |model: &GpuModel| done(model).map_err(|error| from_model(call, &error));
-        if !look(&model)? {
-            model
-                .advance(QUANTUM)
+        let look = || done(&self.model()).map_err(|error| from_model(call, &error));
+        if !look()? {
+            self.run(QUANTUM)
                 .map_err(|error| from_model(call, &error))?;
-            if !look(&model)? {
+            if !look()? {
                 return Ok(Progress::Pending);
             }
         }
@@ -272,11 +309,21 @@ impl Gpu for SimGpu {
     }
 
     fn store_release(&self, addr: u64, value: u64) -> Result<()> {
+        self.pass_call();
         self.bus
             .lock()
             .memory
             .store(host(Order::Release), addr, 8, value)
             .map_err(|fault| from_fault("store_release", &fault))
+    }
+
+    fn store_release_u32(&self, addr: u64, value: u32) -> Result<()> {
+        self.pass_call();
+        self.bus
+            .lock()
+            .memory
+            .store(host(Order::Release), addr, 4, value.into())
+            .map_err(|fault| from_fault("store_release_u32", &fault))
     }
 
     fn export_dmabuf(&self, addr: u64, len: u64) -> Result<(i32, u64)> {

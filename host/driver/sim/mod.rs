@@ -3,6 +3,7 @@
 //! Knows: how they are joined, and how to ask them what went wrong.
 //! Must not know: what is built on them.
 
+mod beside;
 #[allow(unsafe_code)]
 mod gpu;
 #[allow(unsafe_code)]
@@ -24,6 +25,8 @@ pub use warpverbs_sim_nic::{
     Cable, CablePlan, CableStats, FindingPolicy, InjectedFault, NicConfig, NicStats, Trace,
 };
 
+pub use self::beside::Beside;
+use self::beside::Schedule;
 use self::gpu::SimGpu;
 use self::nic::{Drive, SimNic};
 use super::host_gpu::HostGpu;
@@ -114,6 +117,17 @@ impl World {
         match &self.processor {
             Processor::Simulated(gpu) => gpu.clone(),
             Processor::Host(gpu, _) => gpu.clone(),
+        }
+    }
+
+    /// Runs work of a host thread, such as [`crate::Proxy::step`], in the seeded schedule of the simulated GPU and the NICs,
+    /// until the value is dropped: `work` is called again and again, and says whether it did something. Calls of drivers that
+    /// it makes let GPU and NICs get a little further. Host threads are one agent to the memory model: they share locks. `None`
+    /// where threads are real: start one.
+    pub fn run_beside(&self, work: impl FnMut() -> bool + Send + 'static) -> Option<Beside> {
+        match &self.processor {
+            Processor::Simulated(gpu) => Some(gpu.beside().add(Box::new(work))),
+            Processor::Host(..) => None,
         }
     }
 
@@ -305,8 +319,9 @@ impl WorldBuilder {
     /// Builds the devices. NIC `n` is called `sim<n>`.
     pub fn build(self) -> World {
         let parts = self.parts();
+        let beside = Arc::new(Schedule::new(self.gpu.seed));
         let gpu = GpuModel::new(self.gpu, parts.bus.clone());
-        let gpu = SimGpu::new(gpu, parts.bus.clone(), self.write_ordering);
+        let gpu = SimGpu::new(gpu, parts.bus.clone(), beside, self.write_ordering);
         let drive = |number: usize| Drive::Stepped {
             bar: bar_base(number),
         };

@@ -634,9 +634,4 @@ impl Agents {
             state.doorbell = carried;
         }
     }
-
-    /// How far devices are from GPU threads.
-    pub(super) fn device_distance(&self) -> usize {
-        self.device_distance
-    }
 }
