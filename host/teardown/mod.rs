@@ -294,6 +294,11 @@ pub(crate) struct Pin<N: Node> {
 }
 
 impl<N: Node> Pin<N> {
+    /// Another pin of the same node.
+    pub(crate) fn again(&self) -> Result<Self> {
+        self.of.pin()
+    }
+
     pub(crate) fn slot(&self) -> Arc<dyn Slot> {
         self.of.slot()
     }
