@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use warpverbs::driver::WriteOrdering;
 use warpverbs::driver::fault::Faults;
-use warpverbs::driver::sim::{Check, FindingPolicy, NicStats, Scheduler, World};
+use warpverbs::driver::sim::{Beside, Check, FindingPolicy, NicStats, Scheduler, World};
 use warpverbs::{
     Access, Bandwidth, Context, CqForm, Direction, Doorbell, ExportedQp, GpuContext, GpuMemory,
-    Module, Mr, Pd, QpConfig, QpStatus, QueuePair, Result, RunReport, Sharing, Stream,
+    Module, Mr, Pd, Proxy, QpConfig, QpStatus, QueuePair, Result, RunReport, Sharing, Stream,
 };
 
 /// Longer than any run here takes; reached only by a run that hangs.
@@ -151,6 +151,10 @@ pub struct Bench {
     pub source_mr: Mr,
     pub target_mr: Mr,
     pub bytes: Vec<u8>,
+    /// In the schedule of a simulation; on the host it has a thread.
+    pub beside: Option<Beside>,
+    /// Serves the QPs, if they need one.
+    pub proxy: Option<Proxy>,
 }
 
 impl Options {
@@ -181,6 +185,7 @@ impl Options {
             .first_index(self.first_index)
             .write_ordering(self.write_ordering)
             .on_finding(self.on_finding)
+            .nic_config(|nic| nic.no_dbr |= self.doorbell == Doorbell::NoDbr)
             .gpu_config(|gpu| {
                 if let Some(blocks) = self.resident {
                     (gpu.sms, gpu.blocks_per_sm) = (1, blocks);
@@ -200,6 +205,7 @@ impl Options {
         QpConfig::default()
             .depth(self.depth)
             .cq_form(self.cq)
+            .doorbell_path(self.doorbell.path())
             .first_index(self.first_index)
     }
 
@@ -227,6 +233,11 @@ impl Options {
             None => Module::embedded(&gpu)?,
         };
         let stream = Stream::create(&gpu)?;
+        let (mut proxy, mut beside) = (None, None);
+        if self.doorbell == Doorbell::Proxy {
+            let (serving, schedule) = serve(&world, qps.iter().map(ExportedQp::qp))?;
+            (proxy, beside) = (Some(serving), schedule);
+        }
         Ok(Bench {
             world,
             faults,
@@ -242,6 +253,8 @@ impl Options {
             source_mr,
             target_mr,
             bytes,
+            beside,
+            proxy,
         })
     }
 
@@ -293,6 +306,28 @@ impl Bench {
             live: world.live(),
         })
     }
+}
+
+/// A proxy that serves the QPs: in the schedule of a simulation, or on a thread.
+pub fn serve<'a>(
+    world: &World,
+    qps: impl IntoIterator<Item = &'a QueuePair>,
+) -> Result<(Proxy, Option<Beside>)> {
+    let stepped = Proxy::without_thread();
+    let steps = stepped.clone();
+    let (proxy, beside) = match world.run_beside(move || steps.step() > 0) {
+        Some(beside) => (stepped, Some(beside)),
+        None => (Proxy::start()?, None),
+    };
+    for qp in qps {
+        proxy.add(qp)?;
+    }
+    Ok((proxy, beside))
+}
+
+/// The module of the tests' own kernels.
+pub fn test_ptx() -> Option<String> {
+    Some(include_str!("../kernels/test.ptx").to_owned())
 }
 
 /// Two QPs connected to each other.

@@ -267,6 +267,9 @@ impl SimNic {
 
     /// Executes a mailbox on the model.
     fn execute(&self, call: &'static str, input: &[u8], output: &mut [u8]) -> Result<()> {
+        if let Drive::Stepped { .. } = self.drive {
+            self.bus.lock().memory.event(bus::Event::Command);
+        }
         self.model_about(About::Command(input))
             .command(input, output)
             .map_err(|refused| refusal(call, &refused))
