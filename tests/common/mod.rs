@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use warpverbs::driver::WriteOrdering;
+use warpverbs::driver::{Gpu, Nic, WriteOrdering};
 use warpverbs::driver::fault::Faults;
 use warpverbs::driver::sim::{Beside, Check, FindingPolicy, NicStats, Scheduler, World};
 use warpverbs::{
@@ -20,6 +20,9 @@ use warpverbs::{
 pub const PATIENCE: Duration = Duration::from_secs(120);
 /// What a destination holds before a run. No source byte has this value.
 pub const POISON: u8 = 0xa7;
+
+/// Makes drivers of a world's.
+pub type Wrap = Arc<dyn Fn(&World) -> (Arc<dyn Nic>, Arc<dyn Gpu>) + Send + Sync>;
 
 /// What to run.
 #[derive(Clone)]
@@ -55,6 +58,8 @@ pub struct Options {
     pub write_ordering: WriteOrdering,
     /// The host tells the run to stop after it has looked at it so many times.
     pub stop_after: Option<u32>,
+    /// Stands in front of both drivers.
+    pub wrap: Option<Wrap>,
     /// NICs that run by themselves, and the host as a GPU; `WARPVERBS_TEST_ON=host` makes it the default.
     pub on_host: bool,
 }
@@ -85,6 +90,7 @@ impl Default for Options {
             access: Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ,
             write_ordering: WriteOrdering::Owner,
             stop_after: None,
+            wrap: None,
             on_host: std::env::var_os("WARPVERBS_TEST_ON").is_some_and(|on| on == "host"),
         }
     }
@@ -213,8 +219,12 @@ impl Options {
     pub fn bench(&self) -> Result<Bench> {
         let world = Arc::new(self.world());
         let faults = Faults::new();
-        let nic = Context::open(faults.nic(world.nic()))?;
-        let gpu = GpuContext::open(faults.gpu(world.gpu()))?;
+        let (nic, gpu) = match &self.wrap {
+            Some(wrap) => wrap(&world),
+            None => (world.nic(), world.gpu()),
+        };
+        let nic = Context::open(faults.nic(nic))?;
+        let gpu = GpuContext::open(faults.gpu(gpu))?;
         let pd = Pd::alloc(&nic)?;
         let bytes = pattern(self.seed, self.bandwidth().region_len().unwrap() as usize);
         let source = gpu.alloc_copy(&bytes, "source")?;

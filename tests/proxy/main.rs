@@ -2,7 +2,10 @@
 //!
 //! `WARPVERBS_FULL=1` takes ten times the seeds.
 
+#[path = "../common/mod.rs"]
 mod common;
+mod order;
+mod weak;
 
 use common::{Options, test_ptx};
 use warpverbs::driver::sim::{Check, Scheduler};
