@@ -4,7 +4,7 @@
 
 use std::mem::offset_of;
 
-use warpverbs_wire::abi::{self, QpHandle, State};
+use warpverbs_wire::abi::{self, ProxyRecord, QpHandle, State};
 use warpverbs_wire::cqe::{CQE, FRESH, Tail};
 use warpverbs_wire::doorbell::{DBR_SEND, dbr_producer, dbr_word};
 use warpverbs_wire::wqe::WQEBB;
@@ -277,6 +277,16 @@ impl Queues {
                 .memory()
                 .write(self.qp_dbr() + DBR_SEND as u64, &word.to_le_bytes()),
         }
+    }
+
+    /// The SQ index up to which a host thread has rung, where one does.
+    pub(crate) fn rung_by_host(&self) -> Result<Option<u64>> {
+        if self.layout().doorbell_path != DoorbellPath::Proxy {
+            return Ok(None);
+        }
+        let word = (offset_of!(ProxyRecord, rung) / 8) as u32;
+        let record = self.layout().proxy_record(self.place);
+        self.slab.words().load(record + word).map(Some)
     }
 
     /// True if the QP has a send doorbell record.

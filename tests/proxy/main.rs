@@ -4,12 +4,14 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod bytes;
+mod lifecycle;
 mod order;
 mod weak;
 
-use common::{Options, test_ptx};
+use common::{Bench, Options, test_ptx};
 use warpverbs::driver::sim::{Check, Scheduler};
-use warpverbs::{CqForm, Doorbell, Sharing};
+use warpverbs::{CqForm, Doorbell, Result, Run, Sharing};
 
 fn options() -> Options {
     Options {
@@ -21,6 +23,27 @@ fn options() -> Options {
         on_host: false,
         ..Options::default()
     }
+}
+
+fn launch(bench: &Bench, options: &Options) -> Result<Run> {
+    options.bandwidth().launch(
+        &bench.module,
+        &bench.stream,
+        &bench.qps,
+        &bench.source_mr,
+        &bench.target_mr.remote(),
+    )
+}
+
+/// Closes all, and looks for what is left.
+fn close(bench: Bench) {
+    assert_eq!(bench.world.findings(), [""; 0]);
+    let world = bench.world.clone();
+    bench.nic.clone().close().unwrap();
+    bench.gpu.clone().close().unwrap();
+    assert_eq!(world.live(), [""; 0]);
+    // Handles that are left hold nothing.
+    drop(bench);
 }
 
 fn seeds(few: u64) -> std::ops::RangeInclusive<u64> {

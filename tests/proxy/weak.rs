@@ -11,7 +11,7 @@ type Result<T> = std::result::Result<T, DriverError>;
 
 /// What is left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Left {
+pub(crate) enum Left {
     Nothing,
     /// The producer is loaded relaxed.
     Acquire,
@@ -31,7 +31,7 @@ pub enum Left {
 
 /// What the proxy told the NIC, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Told {
+pub(crate) enum Told {
     /// The 4 bytes of a record, and where.
     Record(u64, [u8; 4]),
     /// The 8 bytes of a doorbell, and the page.
@@ -60,15 +60,15 @@ impl<T: ?Sized> std::fmt::Debug for Weak<T> {
 
 /// Reads what was told so far.
 #[derive(Clone)]
-pub struct Notes(Arc<Shared>);
+pub(crate) struct Notes(Arc<Shared>);
 
 impl Notes {
-    pub fn told(&self) -> Vec<Told> {
+    pub(crate) fn told(&self) -> Vec<Told> {
         self.0.told.lock().unwrap().clone()
     }
 }
 
-pub fn drivers(world: &World, left: Left) -> (Arc<dyn Nic>, Arc<dyn Gpu>, Notes) {
+pub(crate) fn drivers(world: &World, left: Left) -> (Arc<dyn Nic>, Arc<dyn Gpu>, Notes) {
     let shared = Arc::new(Shared {
         left,
         pages: Mutex::default(),
