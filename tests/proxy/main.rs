@@ -6,6 +6,8 @@
 mod common;
 mod bytes;
 mod lifecycle;
+mod no_dbr;
+mod on_host;
 mod order;
 mod weak;
 

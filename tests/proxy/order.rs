@@ -1,6 +1,7 @@
 //! What the memory model and the NIC say when an order of the hand-over is left out, on either side.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::common::{Options, test_ptx};
 use super::options;
@@ -26,6 +27,7 @@ fn strict(seed: u64, sharing: Sharing) -> Options {
             Sharing::Gpu => 3,
         },
         iters: 20,
+        wait_deadline: Duration::from_micros(500),
         // A NIC that is told wrongly may get nowhere.
         step_budget: Some(u64::MAX),
         ..options()
