@@ -97,12 +97,7 @@ pub(crate) fn diagnose(qp: &ExportedQp) -> Result<Stall> {
     queues.read_cqe(cq_index, &mut cqe)?;
     let mut word = [0; 8];
     word.copy_from_slice(&cqe[Tail::OFFSET..]);
-    let stall = judge(
-        Tail(u64::from_le_bytes(word)),
-        cq_index,
-        depth,
-        &progress,
-    );
+    let stall = judge(Tail(u64::from_le_bytes(word)), cq_index, depth, &progress);
     Ok(match (stall, queues.rung_by_host()?) {
         (Stall::NoCompletion { index }, Some(rung)) if rung <= index => {
             Stall::NotServed { index: rung }

@@ -80,12 +80,7 @@ impl Doorbell {
 /// Longer than a QP's retry time at timeout 14 and retry count 7, about 3.6 s (rule O9).
 const DEFAULT_WAIT_DEADLINE: Duration = Duration::from_secs(10);
 
-fn check_qps(
-    gpu: &GpuContext,
-    qps: &[&ExportedQp],
-    size: u32,
-    doorbell: Doorbell,
-) -> Result<()> {
+fn check_qps(gpu: &GpuContext, qps: &[&ExportedQp], size: u32, doorbell: Doorbell) -> Result<()> {
     for (at, qp) in qps.iter().enumerate() {
         let path = qp.qp().config().path();
         if path != doorbell.path() {

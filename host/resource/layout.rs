@@ -184,7 +184,10 @@ mod tests {
             (32_768, CqForm::Ring, 65_536),
             (64, CqForm::Collapsed, 1),
         ] {
-            assert_eq!(Layout::new(depth, form, DoorbellPath::Gpu, 1).cq_depth, expected);
+            assert_eq!(
+                Layout::new(depth, form, DoorbellPath::Gpu, 1).cq_depth,
+                expected
+            );
         }
     }
 
@@ -206,7 +209,10 @@ mod tests {
         assert_eq!((layout.proxy_record(0), layout.host_dbr(0)), (8, 16));
         assert_eq!((layout.proxy_record(2), layout.host_dbr(2)), (40, 48));
         assert_eq!(layout.words(), 56);
-        assert_eq!(Layout::new(8, CqForm::Ring, DoorbellPath::Gpu, 3).words(), 3);
+        assert_eq!(
+            Layout::new(8, CqForm::Ring, DoorbellPath::Gpu, 3).words(),
+            3
+        );
     }
 
     #[test]

@@ -38,6 +38,6 @@ pub use pool::QpPool;
 pub use qp::QueuePair;
 pub use qp_config::{CqForm, DoorbellPath, QpConfig};
 pub(crate) use qp_export::hand_over;
+pub(crate) use qp_node::{Attached, Kept};
 pub use service::Served;
 pub(crate) use service::Service;
-pub(crate) use qp_node::{Attached, Kept};

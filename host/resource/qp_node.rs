@@ -300,7 +300,12 @@ impl QpNode {
             });
         }
         let busy = |life: &Life| life.service.as_ref().is_some_and(|own| !own.is_over());
-        let refuse = |state| Err(Error::QpState { doing: DOING, state });
+        let refuse = |state| {
+            Err(Error::QpState {
+                doing: DOING,
+                state,
+            })
+        };
         if busy(&pin.life()) {
             return refuse("served already");
         }

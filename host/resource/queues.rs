@@ -338,7 +338,6 @@ impl Queues {
     }
 }
 
-
 fn parse_handle(bytes: &[u8]) -> Result<QpHandle> {
     QpHandle::from_bytes(bytes).map_err(|error| {
         let kind = DriverErrorKind::InvalidArgument;

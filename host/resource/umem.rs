@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use super::dmabuf::with_dmabuf;
-use super::layout::MAX_PAGE;
 use super::gpu::HostWordsNode;
+use super::layout::MAX_PAGE;
 use super::{Context, GpuMemory, HostWords, MemoryNode};
 use crate::driver::{Access, MemoryRegion, UmemInfo};
 use crate::error::{Error, Result};

@@ -8,9 +8,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use warpverbs::driver::{Gpu, Nic, WriteOrdering};
 use warpverbs::driver::fault::Faults;
 use warpverbs::driver::sim::{Beside, Check, FindingPolicy, NicStats, Scheduler, World};
+use warpverbs::driver::{Gpu, Nic, WriteOrdering};
 use warpverbs::{
     Access, Bandwidth, Context, CqForm, Direction, Doorbell, ExportedQp, GpuContext, GpuMemory,
     Module, Mr, Pd, Proxy, QpConfig, QpStatus, QueuePair, Result, RunReport, Sharing, Stream,

@@ -51,7 +51,11 @@ fn the_record_is_the_big_endian_send_word_and_the_doorbell_names_producer_and_qp
     });
     let [handle] = &handles[..] else { panic!() };
     assert_eq!(handle.qpn, 0x101, "the first QP of the simulated NIC");
-    assert_eq!((handle.doorbell, handle.dbr), (0, 0), "the GPU has no use for them");
+    assert_eq!(
+        (handle.doorbell, handle.dbr),
+        (0, 0),
+        "the GPU has no use for them"
+    );
     // The send word is the second of the record, which stands a line behind what the GPU tells.
     let word = handle.proxy + 64 + 4;
     let page = match told[1] {

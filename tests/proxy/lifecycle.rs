@@ -10,8 +10,8 @@ use warpverbs::driver::sim::Check;
 use warpverbs::wire::abi::{ProxyRecord, QpHandle};
 use warpverbs::wire::doorbell::{DBR_SEND, dbr_producer};
 use warpverbs::{
-    Doorbell, DoorbellPath, Error, ErrorKind, Proxy, QpConfig, QpPool, QpStatus, QueuePair, Sharing,
-    Stage, Stall, ThreadError,
+    Doorbell, DoorbellPath, Error, ErrorKind, Proxy, QpConfig, QpPool, QpStatus, QueuePair,
+    Sharing, Stage, Stall, ThreadError,
 };
 
 /// Never ends by itself.
@@ -329,7 +329,10 @@ fn a_doorbell_that_fails_stops_the_qp_is_reported_and_is_over_after_a_reset() {
         report.check().unwrap();
         // What failed half-way left a record ahead of the doorbells, or none: nothing else is found.
         let found = bench.world.findings();
-        assert!(found.iter().all(|found| found.contains("dbr-unrung")), "{found:?}");
+        assert!(
+            found.iter().all(|found| found.contains("dbr-unrung")),
+            "{found:?}"
+        );
         let world = bench.world.clone();
         drop((bench, proxy));
         assert_eq!(world.live(), [""; 0]);
@@ -348,7 +351,9 @@ fn a_wild_producer_becomes_no_doorbell() {
         }
         let served = proxy.remove(bench.qps[0].qp()).unwrap();
         let failure = served.failure.clone().unwrap();
-        assert!(matches!(*failure, Error::ProxyRecord { producer, rung: 0, .. } if producer == wild));
+        assert!(
+            matches!(*failure, Error::ProxyRecord { producer, rung: 0, .. } if producer == wild)
+        );
         assert_eq!((served.producer, served.rung), (wild, 0));
         assert_eq!(records(&bench, at), (wild, 0, 0));
         assert_eq!(bench.world.nic_stats().doorbells, 0);
@@ -383,9 +388,17 @@ fn a_call_that_hangs_keeps_its_qp_and_its_siblings_go() {
     proxy.remove_within(bench.qps[1].qp(), short).unwrap();
     let error = proxy.remove_within(bench.qps[0].qp(), short).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout);
-    assert_eq!(proxy.stop_within(short).unwrap_err().kind(), ErrorKind::Timeout);
+    assert_eq!(
+        proxy.stop_within(short).unwrap_err().kind(),
+        ErrorKind::Timeout
+    );
     let refused = bench.qps[0].clone().close_within(short).unwrap_err();
-    assert_eq!(bench.qps[0].qp().stage(), Stage::Synced, "{}", refused.error);
+    assert_eq!(
+        bench.qps[0].qp().stage(),
+        Stage::Synced,
+        "{}",
+        refused.error
+    );
     bench.qps[1].clone().close_within(short).unwrap();
     // The call returns: everything goes on where it stopped.
     bench.faults.clear();
@@ -444,7 +457,10 @@ fn qps_of_a_pool_share_a_page_and_are_served_each_by_its_own_record() {
             &bench.target_mr.remote(),
         );
         run.unwrap().wait(PATIENCE).unwrap().check().unwrap();
-        assert!(proxy.served().iter().all(|served| served.rung == 40), "{round}");
+        assert!(
+            proxy.served().iter().all(|served| served.rung == 40),
+            "{round}"
+        );
         assert!(pool.free() == 0);
         // Dropped while served: they go with the proxy.
         drop(exported);

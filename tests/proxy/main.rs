@@ -2,9 +2,9 @@
 //!
 //! `WARPVERBS_FULL=1` takes ten times the seeds.
 
+mod bytes;
 #[path = "../common/mod.rs"]
 mod common;
-mod bytes;
 mod lifecycle;
 mod no_dbr;
 mod on_host;

@@ -21,9 +21,7 @@ fn qps_without_record_do_all_that_is_posted_in_every_mode() {
     for seed in seeds(2) {
         for scheduler in SCHEDULERS {
             for check in [Check::Fast, Check::Strict, Check::Gpu] {
-                for (sharing, threads, qps) in
-                    [(Sharing::Exclusive, 2, 2), (Sharing::Gpu, 5, 1)]
-                {
+                for (sharing, threads, qps) in [(Sharing::Exclusive, 2, 2), (Sharing::Gpu, 5, 1)] {
                     for cq in [CqForm::Ring, CqForm::Collapsed] {
                         for first_index in [0, (1 << 16) - 9, (1 << 32) - 9] {
                             let options = Options {
@@ -65,8 +63,14 @@ fn the_handle_names_another_register_and_no_record() {
         QpHandle::from_bytes(&bytes).unwrap()
     };
     let (with, without) = (read(Doorbell::Db), read(Doorbell::NoDbr));
-    assert_eq!((with.flags & FLAG_NO_DBR, without.flags), (0, with.flags | FLAG_NO_DBR));
-    assert_eq!((with.doorbell & 0xfff, without.doorbell & 0xfff), (0x800, 0x600));
+    assert_eq!(
+        (with.flags & FLAG_NO_DBR, without.flags),
+        (0, with.flags | FLAG_NO_DBR)
+    );
+    assert_eq!(
+        (with.doorbell & 0xfff, without.doorbell & 0xfff),
+        (0x800, 0x600)
+    );
     assert!(with.dbr != 0 && without.dbr == 0 && without.proxy == 0);
 }
 
@@ -85,7 +89,10 @@ fn a_nic_without_the_capability_refuses_and_a_proxy_does_instead() {
         QpPool::create(&pd, &gpu, &config, 4).unwrap_err(),
     ] {
         assert_eq!(error.kind(), ErrorKind::Unsupported);
-        assert!(error.to_string().contains("send_dbr_mode_no_dbr_ext"), "{error}");
+        assert!(
+            error.to_string().contains("send_dbr_mode_no_dbr_ext"),
+            "{error}"
+        );
         assert!(error.cure().contains("DoorbellPath::Proxy"));
     }
     assert_eq!(world.live(), before);

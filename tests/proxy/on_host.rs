@@ -82,9 +82,7 @@ fn threads_that_share_queues_post_through_a_proxy_of_real_time() {
             let posts = (0..threads).map(|thread| {
                 let bench = &bench;
                 let qp = thread as usize % qps;
-                scope.spawn(move || {
-                    post::<Gpu, warpverbs_device::Proxy>(bench, qp, thread, count)
-                })
+                scope.spawn(move || post::<Gpu, warpverbs_device::Proxy>(bench, qp, thread, count))
             });
             for post in posts.collect::<Vec<_>>() {
                 assert_eq!(post.join().unwrap(), Outcome::Done);
@@ -92,7 +90,10 @@ fn threads_that_share_queues_post_through_a_proxy_of_real_time() {
         });
         all_rung(&proxy.served(), first + count * threads / qps as u64);
         let moved = threads as usize * SIZE as usize;
-        assert_eq!(bench.target.to_vec().unwrap()[..moved], bench.bytes[..moved]);
+        assert_eq!(
+            bench.target.to_vec().unwrap()[..moved],
+            bench.bytes[..moved]
+        );
         assert_eq!(bench.world.nic_stats().executed_total(), count * threads);
         close(bench);
     }

@@ -146,7 +146,10 @@ impl Gpu for Weak<dyn Gpu> {
             return self.inner.load_acquire(addr);
         }
         let mut bus = self.bus.lock();
-        Ok(bus.memory.load(access(bus::Order::Relaxed), addr, 8).unwrap())
+        Ok(bus
+            .memory
+            .load(access(bus::Order::Relaxed), addr, 8)
+            .unwrap())
     }
 
     fn store_release_u32(&self, addr: u64, value: u32) -> Result<()> {
@@ -177,6 +180,7 @@ impl Gpu for Weak<dyn Gpu> {
         stream: GpuHandle,
         params: &[u8],
     ) -> Result<()> {
+        // SAFETY: the caller promises what the trait demands.
         unsafe { self.inner.launch(kernel, shape, stream, params) }
     }
 }
@@ -235,6 +239,7 @@ impl Nic for Weak<dyn Nic> {
     }
 
     unsafe fn reg_mr(&self, pd: NicHandle, region: MemoryRegion, access: Access) -> Result<MrInfo> {
+        // SAFETY: the caller promises what the trait demands.
         unsafe { self.inner.reg_mr(pd, region, access) }
     }
 
@@ -244,6 +249,7 @@ impl Nic for Weak<dyn Nic> {
         access: Access,
         page_sizes: u64,
     ) -> Result<UmemInfo> {
+        // SAFETY: the caller promises what the trait demands.
         unsafe { self.inner.reg_umem(region, access, page_sizes) }
     }
 }

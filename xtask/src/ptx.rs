@@ -85,9 +85,7 @@ pub(crate) fn check_text() -> ExitCode {
                 code = ExitCode::FAILURE;
             }
             if findings.is_empty() {
-                println!(
-                    "{path}: no call, trap, local memory, mangled name or unscoped atomic"
-                );
+                println!("{path}: no call, trap, local memory, mangled name or unscoped atomic");
             }
         }
         Ok(code)

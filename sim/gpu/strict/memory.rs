@@ -514,7 +514,10 @@ impl Memory for StrictMemory {
 
     fn post(&mut self, access: Access, posted: Posted) -> bool {
         let slot = self.agents.slot(access.agent, access.site);
-        let place = self.agents.get(slot).map_or(Place::Host, |agent| agent.place);
+        let place = self
+            .agents
+            .get(slot)
+            .map_or(Place::Host, |agent| agent.place);
         let distance = self.agents.distance(place, Place::Device);
         let Some(agent) = self.agents.get(slot) else {
             return false;
