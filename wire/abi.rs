@@ -81,8 +81,8 @@ pub struct QpHandle {
     /// Next SQ index to reserve. Second word: by how much the SQ index of the next WQE is above the number of its CQE, as the CQ
     /// has counted since it was created: by WQEBBs that are not a WQE's first, and by WQEs without CQE.
     pub reserved: Line,
-    /// SQ index whose writer may ring next: the turn of the ticket hand-off (rule O5). Second word: first index of a filled
-    /// post that waits for its turn.
+    /// SQ index whose writer may ring next: the turn of the ticket hand-off (rule O5). In the last four words, by index modulo 4:
+    /// first indices of filled posts that are about to have their turn.
     pub turn: Line,
     /// SQ index below which all WQEs have completed, and in the second word the CQ consumer index.
     pub completed: Line,

@@ -17,7 +17,7 @@ pub trait Group: Copy + sealed::Sealed {
     const ALONE: bool;
     /// True in one member.
     fn is_leader(self) -> bool;
-    /// The leader's values, in all members.
+    /// The leader's values, in all members. What the leader did before happens before what each does next.
     fn broadcast(self, values: [u64; 2]) -> [u64; 2];
     /// The sum of the values of the members before this one, and of all. If `uniform` is not zero, each value is that.
     fn scan(self, uniform: u32, value: u32) -> (u64, u64);
@@ -123,6 +123,8 @@ impl Group for Lanes {
     #[inline(always)]
     fn broadcast(self, values: [u64; 2]) -> [u64; 2] {
         let leader = self.mask.trailing_zeros();
+        // A shuffle orders no memory.
+        arch::sync_lanes(self.mask);
         values.map(|value| {
             let low = arch::lane_value(self.mask, value as u32, leader);
             let high = arch::lane_value(self.mask, (value >> 32) as u32, leader);

@@ -4,7 +4,7 @@
 //! Must not know: when.
 #![allow(unsafe_code)]
 
-use core::mem::offset_of;
+use core::mem::{offset_of, size_of};
 
 use warpverbs_wire::abi::{self, LongWqe, QpHandle, State};
 
@@ -19,7 +19,8 @@ use crate::{
 const RESERVED: usize = offset_of!(QpHandle, reserved);
 const GAP: usize = RESERVED + offset_of!(abi::Line, second);
 const TURN: usize = offset_of!(QpHandle, turn);
-const READY: usize = TURN + offset_of!(abi::Line, second);
+/// The last four words of the line.
+const READY: usize = TURN + size_of::<abi::Line>() - 32;
 const COMPLETED: usize = offset_of!(QpHandle, completed);
 const CONSUMER: usize = COMPLETED + offset_of!(abi::Line, second);
 const STATE: usize = offset_of!(QpHandle, state);
@@ -88,6 +89,19 @@ impl Flags {
         self.0 & abi::FLAG_READ_NEEDS_DUMP != 0
     }
 
+    /// The QP has a host thread that rings for it: [`Proxy`](crate::Proxy).
+    ///
+    /// # Safety
+    ///
+    /// `address` is that of the exported handle of this version that these flags are of.
+    #[inline(always)]
+    pub unsafe fn has_proxy(address: u64) -> bool {
+        // SAFETY: the caller's: an immutable field.
+        unsafe {
+            arch::load_immutable::<{ offset_of!(QpHandle, proxy) }>(Global::new(address)) != 0
+        }
+    }
+
     /// The QP has no send doorbell record: [`NoDbr`](crate::NoDbr).
     #[inline(always)]
     pub const fn no_dbr(self) -> bool {
@@ -142,6 +156,21 @@ impl<W: Scope> Handle<W> {
             log_max_message: (cq_line >> 32) as u32,
         };
         Ok((handle, fields))
+    }
+}
+
+impl<W: Scope> Handle<W> {
+    /// The handle for its state word alone: the host's stop word is not known.
+    ///
+    /// # Safety
+    ///
+    /// As [`Self::load`]'s.
+    #[inline(always)]
+    pub(crate) unsafe fn at(address: u64) -> Self {
+        let at = Global::new(address);
+        // SAFETY: the caller's.
+        let watch = unsafe { Watch::new(at, at) };
+        Self { at, watch }
     }
 }
 
@@ -210,18 +239,22 @@ impl<W: Scope> Handle<W> {
         unsafe { W::store_release::<TURN>(self.at, next) }
     }
 
-    /// First index of a filled post that waits for its turn. Relaxed: it promises that its poster rings, and nothing else.
+    /// True if the post from `first` is filled and waits for its turn. Relaxed: its poster promises to ring, and nothing else.
     #[inline(always)]
-    pub(crate) fn ready(&self) -> u64 {
+    pub(crate) fn is_ready(&self, first: u64) -> bool {
         // SAFETY: `load`'s contract; a word of the handle.
-        unsafe { W::load_relaxed::<READY>(self.at) }
+        unsafe { W::load_relaxed::<READY>(self.at.offset(first % 4 * 8)) == first }
     }
 
-    /// Notes that the post from `first` is filled and waits for its turn.
+    /// Notes that the post from `first` is filled, if its turn is near: those before it that do so have other words.
     #[inline(always)]
-    pub(crate) fn mark_ready(&self, first: u64) {
-        // SAFETY: `load`'s contract; a word of the handle.
-        unsafe { W::store_relaxed::<READY>(self.at, first) }
+    pub(crate) fn mark_ready(&self, first: u64, turn: u64) -> bool {
+        let is_near = first.wrapping_sub(turn) < 4;
+        if is_near {
+            // SAFETY: `load`'s contract; a word of the handle.
+            unsafe { W::store_relaxed::<READY>(self.at.offset(first % 4 * 8), first) }
+        }
+        is_near
     }
 
     /// By how much SQ indices are above the numbers of their CQEs. Relaxed: only who has the turn accesses it, behind the fence

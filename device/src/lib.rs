@@ -138,5 +138,5 @@ pub use post::Reservation;
 pub use rq::{Received, ReceivedKind, Rq};
 pub use several::{Choice, choose, ring_all};
 pub use signal::Signal;
-pub use sq::{DEFAULT_DEADLINE_NS, Sq, Ticket};
+pub use sq::{DEFAULT_DEADLINE_NS, Sq, Ticket, state_of};
 pub use warpverbs_wire::abi;

@@ -102,6 +102,11 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
             return Ok(());
         }
         if C::EVERY > 1 {
+            let looked = self.poll(ticket);
+            if self.is_done(ticket) {
+                return Ok(());
+            }
+            looked?;
             self.signal_behind(ticket)?;
         }
         self.look_until::<true>(ticket.0)?;

@@ -335,7 +335,8 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
                 }
             }
             if let Some(filled) = filled {
-                if self.handle.turn() == first {
+                let turn = self.handle.turn();
+                if turn == first {
                     arch::phase_post();
                     return Ok(
                         self.finish_shared::<RING, NUMBERED>(first, size, filled, marked, cqe)
@@ -343,8 +344,7 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
                 }
                 if D::LAZY && !marked {
                     // A promise to ring: for those before, who may leave it to us.
-                    self.handle.mark_ready(first);
-                    marked = true;
+                    marked = self.handle.mark_ready(first, turn);
                 }
             }
             arch::cold();
@@ -419,7 +419,7 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
             || D::LAZY
                 && contended
                 && (first ^ end) & RING_WITHIN.wrapping_neg() == 0
-                && self.handle.ready() == end;
+                && self.handle.is_ready(end);
         if leaves {
             // What was before the turn, and this post's WQEs, come before the hand-off: the next that rings does so for them.
             fence::<S>();
@@ -546,9 +546,14 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
     #[inline(always)]
     pub(crate) fn wait_for_turn(&mut self, first: u64) -> Result<bool, Error> {
         let mut wait = Wait::new();
-        while self.handle.turn() != first {
-            if D::LAZY && wait.is_fresh() {
-                self.handle.mark_ready(first);
+        let mut marked = false;
+        loop {
+            let turn = self.handle.turn();
+            if turn == first {
+                break;
+            }
+            if D::LAZY && !marked {
+                marked = self.handle.mark_ready(first, turn);
             }
             if let Err(error) = wait.tick(&self.handle, self.bounds) {
                 return Err(self.abandon(first, error));

@@ -219,8 +219,6 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
         group: G,
         answer: Result<Progress, Error>,
     ) -> Result<Progress, Error> {
-        // Behind the leader's acquire.
-        group.sync();
         let [answer, reserved] = group.broadcast([code(answer), self.reserved]);
         if !S::SHARED {
             // A wait may have posted.

@@ -34,6 +34,12 @@ impl Ticket {
     pub const fn index(self) -> u64 {
         self.0
     }
+
+    /// The ticket of an index that [`Self::index`] gave.
+    #[inline(always)]
+    pub const fn at(index: u64) -> Self {
+        Self(index)
+    }
 }
 
 /// The send queue of an exported QP with its send CQ.
@@ -272,6 +278,12 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
         self.room = completed + self.capacity;
     }
 
+    /// Data of reads and atomics needs a DUMP before it is read (rule O14).
+    #[inline(always)]
+    pub fn reads_need_dump(&self) -> bool {
+        self.reads_need_dump
+    }
+
     /// The state word as it stands.
     #[inline(always)]
     pub fn state(&self) -> State {
@@ -326,4 +338,16 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Drop for Sq<S, D, C> {
             self.handle.set_long(self.long);
         }
     }
+}
+
+/// The state word of the QP whose handle is at `address`, as threads of the GPU see it.
+///
+/// # Safety
+///
+/// `address` is that of an exported handle of this version.
+#[inline(always)]
+#[allow(unsafe_code)] // As `Sq::open`.
+pub unsafe fn state_of(address: u64) -> State {
+    // SAFETY: the caller's: only its state word is used.
+    unsafe { Handle::<crate::scope::Gpu>::at(address) }.state()
 }

@@ -66,6 +66,41 @@ impl<W: Fill> Fill for Option<W> {
     }
 }
 
+/// One operation or another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Either<A, B> {
+    /// The one.
+    Left(A),
+    /// The other.
+    Right(B),
+}
+
+impl<A: Fill, B: Fill> Fill for Either<A, B> {
+    const WQEBBS: u32 = if A::WQEBBS == B::WQEBBS { A::WQEBBS } else { 0 };
+    const SHORT: bool = A::SHORT && B::SHORT;
+    #[inline(always)]
+    fn wqebbs(&self) -> u32 {
+        match self {
+            Self::Left(work) => work.wqebbs(),
+            Self::Right(work) => work.wqebbs(),
+        }
+    }
+    #[inline(always)]
+    fn wqes(&self) -> u32 {
+        match self {
+            Self::Left(work) => work.wqes(),
+            Self::Right(work) => work.wqes(),
+        }
+    }
+    #[inline(always)]
+    fn fill(self, place: Place) -> Filled {
+        match self {
+            Self::Left(work) => work.fill(place),
+            Self::Right(work) => work.fill(place),
+        }
+    }
+}
+
 impl<W: Fill, const N: usize> Fill for [W; N] {
     const WQEBBS: u32 = W::WQEBBS * N as u32;
     const SHORT: bool = W::SHORT;

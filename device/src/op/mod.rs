@@ -5,7 +5,7 @@
 //!
 //! An operation is a value ([`Work`]), made by its constructor, which refuses what the NIC would, and posted by
 //! [`Sq::post`](crate::Sq::post) and its kin in every scope. Operations are put together: [`Then`] is two of them in order,
-//! `Option` one that may be left out, an array several, and all of these are one post: one reserve, one ring.
+//! `Option` one that may be left out, [`Either`] one or another, an array several, and all of these are one post: one reserve, one ring.
 
 mod atomic;
 mod compose;
@@ -20,7 +20,7 @@ mod transfer;
 pub use atomic::{
     CompareSwap, FetchAdd, MaskedCompareSwap4, MaskedCompareSwap8, MaskedFetchAdd4, MaskedFetchAdd8,
 };
-pub use compose::{Fenced, Signalled, Then};
+pub use compose::{Either, Fenced, Signalled, Then};
 pub use control::{Dump, Nop, WaitCqe};
 pub use gather::{Piece, Pieces, ReadInto, SendFrom, WriteFrom};
 pub use inline::{Inline, InlineFrom, SendInline, WriteInline, WriteInlineFrom};
@@ -58,5 +58,11 @@ mod sealed {
 pub(crate) use sealed::Fill;
 
 /// An operation, or several that are posted together. Values of this crate only.
-pub trait Work: Fill {}
+pub trait Work: Fill {
+    /// WQEBBs that it takes.
+    #[inline(always)]
+    fn blocks(&self) -> u32 {
+        self.wqebbs()
+    }
+}
 impl<W: Fill> Work for W {}
