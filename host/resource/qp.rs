@@ -221,7 +221,7 @@ impl QueuePair {
 
     /// Begins its service by a host thread.
     pub(crate) fn serve(&self) -> Result<Arc<Service>> {
-        QpNode::serve(self.node.pin()?)
+        self.node.visit(|qp| qp.serve(|| self.node.pin()))?
     }
 
     /// True if that is its service.

@@ -290,44 +290,28 @@ impl QpNode {
         }
     }
 
-    /// Begins its service by a host thread: one at a time. Refused from the moment on when the QP stops.
-    pub(super) fn serve(pin: Pin<Self>) -> Result<Arc<Service>> {
+    /// Begins its service by a host thread: one at a time. Refused from the moment on when the QP stops. `pin`: pins it.
+    pub(super) fn serve(&self, pin: impl FnOnce() -> Result<Pin<Self>>) -> Result<Arc<Service>> {
         const DOING: &str = "serve it by a proxy";
-        if pin.queues.slab().layout().doorbell_path != DoorbellPath::Proxy {
+        if self.queues.slab().layout().doorbell_path != DoorbellPath::Proxy {
             return Err(Error::InvalidArgument {
-                what: format!("QP {:#x} was made to be rung by the GPU", pin.qpn),
+                what: format!("QP {:#x} was made to be rung by the GPU", self.qpn),
                 cure: "create the QP with DoorbellPath::Proxy",
             });
         }
-        let busy = |life: &Life| life.service.as_ref().is_some_and(|own| !own.is_over());
-        let refuse = |state| {
-            Err(Error::QpState {
+        // Not under the lock: it asks the driver.
+        let service = Service::new(self.qpn, &self.queues, &self.context, &self.gpu)?;
+        let mut life = self.life();
+        self.require_live(DOING)?;
+        if life.service.as_ref().is_some_and(|own| !own.is_over()) {
+            return Err(Error::QpState {
                 doing: DOING,
-                state,
-            })
-        };
-        if busy(&pin.life()) {
-            return refuse("served already");
+                state: "served already",
+            });
         }
-        // Not under the lock: it asks the driver. The handle outlives the lock.
-        let qp = pin.again()?;
-        let service = Service::begin(pin.qpn, &pin.queues, &pin.context, &pin.gpu, qp)?;
-        let mut life = pin.life();
-        let refused = pin.require_live(DOING).err().map_or_else(
-            || busy(&life).then(|| refuse("served already")),
-            |error| Some(Err(error)),
-        );
-        match refused {
-            None => {
-                life.service = Some(service.clone());
-                drop(life);
-                Ok(service)
-            }
-            Some(refused) => {
-                drop(life);
-                refused
-            }
-        }
+        service.start(pin()?);
+        life.service = Some(service.clone());
+        Ok(service)
     }
 
     pub(super) fn is_served_by(&self, service: &Arc<Service>) -> bool {
@@ -339,7 +323,7 @@ impl QpNode {
     /// Ends its service, behind a last look: no kernel asks any more.
     fn end_service(&self, wait: Wait) -> Result<()> {
         let service = self.life().service.clone();
-        if let Some(service) = service.filter(|service| !service.is_over()) {
+        if let Some(service) = service {
             let served = service.end(wait)?;
             if !served.is_all_rung() {
                 tracing::error!(?served, "not all that the GPU asked for was rung for");

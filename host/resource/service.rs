@@ -65,13 +65,12 @@ struct Progress {
 }
 
 impl Service {
-    /// Begins where the host has left off in the QP's life.
-    pub(super) fn begin(
+    /// One that begins where the host has left off in the QP's life, once it is started.
+    pub(super) fn new(
         qpn: u32,
         queues: &Queues,
         context: &Context,
         gpu: &GpuContext,
-        qp: Pin<QpNode>,
     ) -> Result<Arc<Self>> {
         let layout = queues.slab().layout();
         let words = queues.slab().words();
@@ -95,9 +94,13 @@ impl Service {
                     rung,
                     failure: None,
                 },
-                qp: Some(Arc::new(qp)),
+                qp: None,
             }),
         }))
+    }
+
+    pub(super) fn start(&self, qp: Pin<QpNode>) {
+        self.progress().qp = Some(Arc::new(qp));
     }
 
     fn progress(&self) -> MutexGuard<'_, Progress> {
@@ -121,20 +124,23 @@ impl Service {
         }
     }
 
-    /// Looks a last time, and ends: nothing is touched from here on.
+    /// Looks a last time, and ends: nothing is touched from here on, and the QP is not kept. If it is over, waits until whoever
+    /// has ended it is done.
     pub(crate) fn end(&self, wait: Wait) -> Result<Served> {
         let looking = self.looking.take(wait.turn());
         let Some(looking) = looking else {
             return Err(wait.timeout("a driver call of the proxy's thread"));
         };
         self.look_alone();
-        let mut progress = self.progress();
-        let qp = progress.qp.take();
-        let served = progress.served.clone();
-        // The QP may go with its last pin: not under the locks.
-        drop(progress);
+        let (qp, served) = {
+            let mut progress = self.progress();
+            (progress.qp.take(), progress.served.clone())
+        };
+        // Whoever fails it holds the baton, and so no other reference.
+        let handle = qp.and_then(Arc::into_inner).map(Pin::unpin);
         drop(looking);
-        drop(qp);
+        // The QP may go with it, and look here again.
+        drop(handle);
         Ok(served)
     }
 

@@ -294,9 +294,9 @@ pub(crate) struct Pin<N: Node> {
 }
 
 impl<N: Node> Pin<N> {
-    /// Another pin of the same node.
-    pub(crate) fn again(&self) -> Result<Self> {
-        self.of.pin()
+    /// Keeps it no more. What is returned is a handle like any other, with which the node may go.
+    pub(crate) fn unpin(self) -> Shared<N> {
+        self.of.clone()
     }
 
     pub(crate) fn slot(&self) -> Arc<dyn Slot> {

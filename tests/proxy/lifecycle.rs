@@ -1,8 +1,10 @@
 //! QPs that come and go while a proxy runs, proxies that stop, and what becomes of work that is under way.
 
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use super::common::{Bench, Options, PATIENCE, connected_pair, serve};
+use super::weak::{Left, drivers};
 use super::{close, launch, options};
 use warpverbs::driver::DriverErrorKind;
 use warpverbs::driver::fault::Fault;
@@ -405,6 +407,89 @@ fn a_call_that_hangs_keeps_its_qp_and_its_siblings_go() {
     refused.value.close().unwrap();
     assert!(proxy.stop().unwrap().is_empty());
     close(bench);
+}
+
+#[test]
+fn a_thread_that_dies_in_a_drivers_call_leaves_qps_that_can_be_removed_and_closed() {
+    let bench = Options {
+        wrap: Some(Arc::new(|world| {
+            let (nic, gpu, _) = drivers(world, Left::Life);
+            (nic, gpu)
+        })),
+        qps: 2,
+        ..options()
+    }
+    .bench()
+    .unwrap();
+    bench.proxy.as_ref().unwrap().stop().unwrap();
+    let proxy = Proxy::start().unwrap();
+    for qp in &bench.qps {
+        // The thread may be dead already, by the first.
+        proxy.add(qp.qp()).unwrap();
+    }
+    while proxy.is_running() {
+        std::thread::yield_now();
+    }
+    let first = proxy.remove(bench.qps[0].qp()).unwrap();
+    let failure = first.failure.unwrap();
+    assert!(matches!(*failure, Error::ProxyDied { qpn } if qpn == bench.qps[0].qpn()));
+    // Looks are anyone's: the last one of the other is made here.
+    let stood = proxy.stop().unwrap();
+    assert_eq!(stood.len(), 1);
+    assert!(stood[0].is_all_rung());
+    close(bench);
+}
+
+/// All that threads may do to QPs and proxies at the same time: each gets an answer that fits, and nothing is left.
+#[test]
+fn threads_add_remove_close_and_stop_at_the_same_time() {
+    for round in 0..10 {
+        let bench = Options {
+            qps: 4,
+            ..options()
+        }
+        .bench()
+        .unwrap();
+        bench.proxy.as_ref().unwrap().stop().unwrap();
+        let proxies = [Proxy::start().unwrap(), Proxy::start().unwrap()];
+        let (start, fits) = (Barrier::new(6), |kind| {
+            matches!(kind, ErrorKind::State | ErrorKind::Busy)
+        });
+        std::thread::scope(|scope| {
+            for at in 0..4 {
+                let (bench, proxies, start) = (&bench, &proxies, &start);
+                scope.spawn(move || {
+                    start.wait();
+                    for i in 0..50 {
+                        let proxy = &proxies[(at + i) % 2];
+                        let qp = bench.qps[(at + i) % 4].qp();
+                        if let Err(error) = proxy.add(qp) {
+                            assert!(fits(error.kind()), "{error}");
+                        }
+                        proxy.step();
+                        match proxy.remove(qp) {
+                            Ok(served) => assert!(served.is_all_rung()),
+                            Err(error) => assert!(fits(error.kind()), "{error}"),
+                        }
+                    }
+                });
+            }
+            let (bench, proxies, start) = (&bench, &proxies, &start);
+            scope.spawn(move || {
+                start.wait();
+                std::thread::sleep(Duration::from_micros(100 * round));
+                bench.qps[1].clone().close().unwrap();
+                bench.nic.clone().close().unwrap();
+            });
+            scope.spawn(move || {
+                start.wait();
+                std::thread::sleep(Duration::from_micros(50 * round));
+                proxies[0].stop().unwrap();
+            });
+        });
+        assert!(proxies[1].stop().unwrap().is_empty());
+        close(bench);
+    }
 }
 
 #[test]

@@ -169,3 +169,52 @@ fn threads_post_to_qps_without_record() {
     assert_eq!(bench.world.nic_stats().executed_total(), 2 * count);
     close(bench);
 }
+
+/// In a process of its own, where no other test's proxies run.
+#[test]
+fn a_proxy_that_has_nothing_to_do_rests() {
+    let alone = std::process::Command::new(std::env::current_exe().unwrap())
+        .args([
+            "--exact",
+            "--ignored",
+            "on_host::alone::an_idle_proxy_rests",
+        ])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&alone.stdout);
+    assert!(
+        alone.status.success() && said.contains("1 passed"),
+        "{said}"
+    );
+}
+
+mod alone {
+    use super::*;
+
+    #[test]
+    #[ignore = "wants a process of its own: the test above runs it"]
+    fn an_idle_proxy_rests() {
+        // Nanoseconds that threads of that name have run.
+        let spent = || {
+            let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+            let proxies = tasks.filter_map(|task| {
+                let task = task.ok()?.path();
+                let name = std::fs::read_to_string(task.join("comm")).ok()?;
+                let times = std::fs::read_to_string(task.join("schedstat")).ok()?;
+                (name.trim() == "wv-proxy").then(|| times.split(' ').next()?.parse::<u64>().ok())?
+            });
+            proxies.sum::<u64>()
+        };
+        let bench = on_host(4, Doorbell::Proxy);
+        // One more, without a QP.
+        let idle = Proxy::start().unwrap();
+        while post::<Exclusive, warpverbs_device::Proxy>(&bench, 0, 0, 8) != Outcome::Done {}
+        let before = spent();
+        std::thread::sleep(Duration::from_millis(500));
+        let time = spent() - before;
+        assert!(before > 0, "there is a thread, and it has run");
+        assert!(time < 100_000_000, "{time} of 500,000,000 ns");
+        idle.stop().unwrap();
+        close(bench);
+    }
+}
