@@ -230,7 +230,8 @@ impl Nic for Weak<dyn Nic> {
                 bus.mmio_store(store, register, &value).unwrap();
                 Ok(())
             }
-            Left::OwnPage => self.inner.ring_doorbell(pages[0].handle, value),
+            // The drain's own doorbell has the other form.
+            Left::OwnPage if value[7] == 0 => self.inner.ring_doorbell(pages[0].handle, value),
             _ => {
                 self.inner.ring_doorbell(uar, value)?;
                 if let Some((addr, value)) = self.shared.late.lock().unwrap().take() {
