@@ -14,7 +14,7 @@ use warpverbs_sim_bus::{
 };
 use warpverbs_sim_gpu::{self as model, EventId, GpuError, GpuModel, KernelId, ModuleId, StreamId};
 
-use super::beside::{self, Schedule};
+use super::turns::{self, Schedule};
 use crate::driver::rows;
 use crate::driver::{
     DriverError, DriverErrorKind, Gpu, GpuHandle, LaunchCounters, LaunchShape, PhaseCounters,
@@ -107,7 +107,7 @@ impl SimGpu {
 
     /// A call of the host's work takes time.
     fn pass_call(&self) {
-        if beside::is_inside() {
+        if turns::is_inside() {
             self.advance();
         }
     }

@@ -3,11 +3,11 @@
 //! Knows: how they are joined, and how to ask them what went wrong.
 //! Must not know: what is built on them.
 
-mod beside;
 #[allow(unsafe_code)]
 mod gpu;
 #[allow(unsafe_code)]
 mod nic;
+mod turns;
 
 use std::fmt::{self, Write as _};
 use std::io;
@@ -25,10 +25,10 @@ pub use warpverbs_sim_nic::{
     Cable, CablePlan, CableStats, FindingPolicy, InjectedFault, NicConfig, NicStats, Trace,
 };
 
-pub use self::beside::Beside;
-use self::beside::Schedule;
 use self::gpu::SimGpu;
 use self::nic::{Drive, SimNic};
+pub use self::turns::Beside;
+use self::turns::Schedule;
 use super::host_gpu::HostGpu;
 use super::{Gpu, Nic, WriteOrdering};
 

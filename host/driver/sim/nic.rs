@@ -21,7 +21,7 @@ use warpverbs_wire::prm::{
     create_cq, create_mkey, create_qp, destroy_cq, destroy_mkey, destroy_qp,
 };
 
-use super::beside::is_inside;
+use super::turns::is_inside;
 use crate::driver::{
     Access, DriverError, DriverErrorKind, GidEntry, GidKind, LinkLayer, MemoryRegion, MrInfo, Nic,
     NicHandle, PdInfo, PortInfo, UarInfo, UarKind, UmemInfo,
