@@ -91,8 +91,8 @@ pub use module::{Kernel, Module};
 pub use node_kinds::{Dependency, NODE_KINDS, NodeKind};
 pub use proxy::Proxy;
 pub use resource::{
-    Capabilities, Context, CqForm, DoorbellPath, GpuContext, GpuMemory, HostMemory, Mr, Pd,
-    QpConfig, QpPool, QueuePair, RemoteMr, Served,
+    Capabilities, Context, CqForm, DoorbellPath, GpuContext, GpuMemory, HostMemory, MemoryPath,
+    MemoryPaths, Mr, Pd, QpConfig, QpPool, QueuePair, RemoteMr, Served,
 };
 pub use stall::Stall;
 pub use teardown::{CloseReport, NodeId, Retained, Stage, StageEvent};

@@ -9,12 +9,19 @@ mod common;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
-use warpverbs::driver::sim::World;
+use common::World;
+
 use warpverbs::driver::{
-    DriverError, GidEntry, MemoryRegion, MrInfo, Nic, NicHandle, PdInfo, PortInfo, UarInfo,
+    DriverError, GidEntry, Gpu, MemoryRegion, MrInfo, Nic, NicHandle, PdInfo, PortInfo, UarInfo,
     UarKind, UmemInfo,
 };
+use warpverbs::wire::prm::qpc::{Mtu, QpState, Qpc};
+use warpverbs::wire::prm::{Command, query_qp};
 use warpverbs::{Access, Context, Error, ErrorKind, GpuContext, Pd, QpConfig, QpPool, QueuePair};
+
+// Its names come before libc's: libibverbs finds the simulated NIC.
+#[cfg(target_os = "linux")]
+use warpverbs_sim as _;
 
 type Result<T> = std::result::Result<T, DriverError>;
 
@@ -27,6 +34,7 @@ struct Recorder {
     /// What the port says instead.
     change: fn(&mut PortInfo),
     page_sizes: Mutex<Vec<u64>>,
+    created: Mutex<Vec<NicHandle>>,
 }
 
 /// Offset of the address path's port in the three transitions.
@@ -42,6 +50,7 @@ impl Recorder {
             port,
             change,
             page_sizes: Mutex::default(),
+            created: Mutex::default(),
         })
     }
 
@@ -72,6 +81,12 @@ macro_rules! forward {
 impl Nic for Recorder {
     fn name(&self) -> String {
         self.inner.name()
+    }
+
+    fn create(&self, input: &[u8], output: &mut [u8]) -> Result<NicHandle> {
+        let made = self.inner.create(input, output)?;
+        self.created.lock().unwrap().push(made);
+        Ok(made)
     }
 
     fn modify(&self, object: NicHandle, input: &[u8], output: &mut [u8]) -> Result<()> {
@@ -106,7 +121,6 @@ impl Nic for Recorder {
 
     forward! {
         command(input: &[u8], output: &mut [u8]) -> ();
-        create(input: &[u8], output: &mut [u8]) -> NicHandle;
         query(object: NicHandle, input: &[u8], output: &mut [u8]) -> ();
         destroy(object: NicHandle) -> ();
         alloc_pd() -> PdInfo;
@@ -117,6 +131,11 @@ impl Nic for Recorder {
         free_uar(uar: NicHandle) -> ();
         ring_doorbell(uar: NicHandle, value: [u8; 8]) -> ();
         query_eqn(vector: u32) -> u32;
+        data_direct() -> bool;
+    }
+
+    fn port_counter_set(&self, port: u8) -> Result<Option<u8>> {
+        self.inner.port_counter_set(self.inner_port(port))
     }
 
     unsafe fn reg_mr(&self, pd: NicHandle, region: MemoryRegion, access: Access) -> Result<MrInfo> {
@@ -145,6 +164,110 @@ struct Rig {
     recorder: Arc<Recorder>,
     gpu: GpuContext,
     pd: Pd,
+}
+
+/// What QUERY_QP says of a QP with these options that is connected to one whose MTU is 512.
+fn queried(nic: Arc<dyn Nic>, gpu: Arc<dyn Gpu>, config: &QpConfig) -> Qpc {
+    let recorder = Recorder::new(nic, 1, |_| {});
+    let nic = Context::open(recorder.clone()).unwrap();
+    let gpu = GpuContext::open(gpu).unwrap();
+    let pd = Pd::alloc(&nic).unwrap();
+    let create = |config: &QpConfig| QueuePair::create(&pd, &gpu, config).unwrap();
+    let mut other = create(&config.clone().mtu(512));
+    let mut qp = create(config);
+    // The QP's was the last object.
+    let handle = *recorder.created.lock().unwrap().last().unwrap();
+    let (here, there) = (qp.local_info(), other.local_info());
+    qp.connect(&there).unwrap();
+    other.connect(&here).unwrap();
+    let command = query_qp::In {
+        qpn: qp.qpn(),
+        ..query_qp::In::default()
+    };
+    let mut output = query_qp::In::reply();
+    recorder
+        .query(handle, command.encode().unwrap().as_ref(), output.as_mut())
+        .unwrap();
+    let mut told = query_qp::In::decode(output.as_ref()).unwrap().qpc;
+    assert_eq!(told.mtu, Mtu::Bytes512, "the smaller of both ends");
+    // What differs from run to run, and from driver to driver.
+    for number in [
+        &mut told.pd,
+        &mut told.uar_page,
+        &mut told.cqn_snd,
+        &mut told.cqn_rcv,
+        &mut told.remote_qpn,
+        &mut told.dbr_umem_id,
+        &mut told.next_rcv_psn,
+        &mut told.next_send_psn,
+        &mut told.last_acked_psn,
+        &mut told.ssn,
+    ] {
+        *number = 0;
+    }
+    told.counter_set_id = 0;
+    told.user_index = 0;
+    told
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn options_are_what_query_qp_says_over_both_drivers() {
+    use warpverbs::driver::mlx5::{Mlx5, host_gpu};
+
+    const OFFER: &str = "WARPVERBS_SIM_OFFER";
+    if let Err(error) = Mlx5::devices() {
+        let required = std::env::var_os("WARPVERBS_REQUIRE_RDMA_CORE").is_some();
+        assert!(!required, "{error}");
+        return eprintln!("SKIPPED: {error}");
+    }
+    // The device is the process's: one with a LAG needs a process of its own.
+    if std::env::var_os(OFFER).is_none() {
+        let output = std::process::Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "options_are_what_query_qp_says_over_both_drivers",
+            ])
+            .env(OFFER, "lag")
+            .env_remove("SYSFS_PATH")
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        return assert!(output.status.success(), "{said}");
+    }
+    let world = World::builder().nic_config(|nic| nic.lag_ports = 2);
+    let world = world.build_on_host().unwrap();
+    let nic = Arc::new(Mlx5::open("mlx5_0").unwrap());
+    let gpu = host_gpu(std::slice::from_ref(&nic));
+    let options = options().min_rnr_timer(9).lag_port(2).depth(32);
+    for (config, index) in [
+        // ::ffff:10.0.0.1 is routable, fe80::... is not.
+        (options.clone(), 3),
+        (options.gid_index(1), 1),
+    ] {
+        let expected = queried(world.nic(), world.gpu(), &config);
+        let found = queried(nic.clone(), gpu.clone(), &config);
+        assert_eq!(found, expected);
+        let path = found.primary_address_path;
+        assert_eq!(found.state, QpState::Rts);
+        assert_eq!((path.vhca_port_num, path.pkey_index), (1, 0x11));
+        assert_eq!((path.tclass, path.dscp), (0x68, 0x1a));
+        assert_eq!((path.eth_prio, path.hop_limit), (5, 3));
+        assert_eq!((path.ack_timeout, path.udp_sport), (17, 0xd123));
+        assert_eq!((found.retry_count, found.rnr_retry), (5, 4));
+        assert_eq!((found.min_rnr_nak, found.lag_tx_port_affinity), (9, 2));
+        assert_eq!((path.src_addr_index, found.log_sq_size), (index, 5));
+    }
+    for lag_port in [3, 15] {
+        let context = Context::open(nic.clone()).unwrap();
+        let (gpu, pd) = (
+            GpuContext::open(gpu.clone()).unwrap(),
+            Pd::alloc(&context).unwrap(),
+        );
+        let config = QpConfig::default().lag_port(lag_port);
+        let error = QueuePair::create(&pd, &gpu, &config).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    }
 }
 
 fn rig(world: World, port: u8, change: fn(&mut PortInfo)) -> Rig {
@@ -204,7 +327,9 @@ fn options_reach_the_bytes_of_the_transitions_on_a_roce_port() {
     let gid = (0..port.gids)
         .find_map(|index| {
             let entry = rig.world.nic().query_gid(1, index).unwrap()?;
-            (entry.kind == warpverbs::driver::GidKind::RoceV2).then_some((index, entry))
+            // The first whose address reaches beyond the link.
+            (entry.kind == warpverbs::driver::GidKind::RoceV2 && entry.gid[0] != 0xfe)
+                .then_some((index, entry))
         })
         .unwrap();
     assert_eq!(rtr[0x05] >> 7, 0, "grh is implied");

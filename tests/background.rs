@@ -6,9 +6,8 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Options, PATIENCE};
-use warpverbs::driver::sim::World;
-use warpverbs::driver::{DriverErrorKind, GpuHandle, LaunchShape, Progress};
+use common::{Options, PATIENCE, World};
+use warpverbs::driver::{DmabufMapping, DriverErrorKind, GpuHandle, LaunchShape, Progress};
 use warpverbs::wire::abi::BwParams;
 use warpverbs::{CqForm, Direction, Doorbell, ErrorKind, Module, QpStatus, Sharing};
 
@@ -325,7 +324,7 @@ fn the_host_refuses_what_it_cannot_run_and_what_it_does_not_know() {
         DriverErrorKind::InvalidArgument
     );
     assert_eq!(
-        kind(gpu.export_dmabuf(memory, 101)),
+        kind(gpu.export_dmabuf(memory, 101, DmabufMapping::Default)),
         DriverErrorKind::InvalidArgument
     );
     assert_eq!(

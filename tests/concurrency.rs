@@ -32,6 +32,7 @@ fn closing_while_others_post_launch_register_and_connect() {
     for seed in 0..8 {
         let options = Options { seed, ..options() };
         let bench = options.bench().unwrap();
+        bench.world.is_timed();
         let (start, stop) = (Barrier::new(5), AtomicBool::new(false));
         let done = AtomicU64::new(0);
         let repeat = |work: &(dyn Fn() -> Result<()> + Sync)| {

@@ -2,19 +2,19 @@
 
 mod common;
 
-use common::{Bench, Options, PATIENCE, connected_pair};
+use common::{Bench, Builder, Options, PATIENCE, World, connected_pair};
 use warpverbs::driver::GidKind;
-use warpverbs::driver::sim::World;
+use warpverbs::driver::sim::CablePlan;
 use warpverbs::wire::prm::ads::Ads;
 use warpverbs::wire::prm::qpc::{Mtu, QpState, Qpc};
 use warpverbs::wire::prm::{Command, qp_2err, query_qp};
 use warpverbs::{
-    Access, Bandwidth, Context, ErrorKind, GpuContext, Pd, QpConfig, QpStatus, QueuePair, RemoteMr,
-    Result, RunReport,
+    Access, Bandwidth, Context, Direction, ErrorKind, GpuContext, Module, Mr, Pd, QpConfig,
+    QpStatus, QueuePair, RemoteMr, Result, RunReport, Stream,
 };
 
 /// The QP's context, as the NIC holds it.
-fn query(nic: &Context, qpn: u32) -> Qpc {
+fn query(world: &World, qpn: u32) -> Qpc {
     let input = query_qp::In {
         qpn,
         ..Default::default()
@@ -22,7 +22,7 @@ fn query(nic: &Context, qpn: u32) -> Qpc {
     .encode()
     .unwrap();
     let mut output = query_qp::In::reply();
-    nic.driver().command(&input, &mut output).unwrap();
+    world.command(&input, &mut output);
     query_qp::In::decode(&output).unwrap().qpc
 }
 
@@ -57,11 +57,11 @@ fn both_ends_agree_and_every_option_arrives() {
         .psn(0x12_3456);
     let mut first = QueuePair::create(&pd, &gpu, &config).unwrap();
     let mut second = QueuePair::create(&pd, &gpu, &QpConfig::default().psn(7)).unwrap();
-    assert_eq!(query(&nic, first.qpn()).state, QpState::Rst);
+    assert_eq!(query(&world, first.qpn()).state, QpState::Rst);
     first.connect(&second.local_info()).unwrap();
     second.connect(&first.local_info()).unwrap();
 
-    let told = query(&nic, first.qpn());
+    let told = query(&world, first.qpn());
     assert_eq!(told.state, QpState::Rts);
     assert_eq!(told.log_sq_size, 8);
     assert_eq!(told.remote_qpn, second.qpn());
@@ -93,7 +93,7 @@ fn both_ends_agree_and_every_option_arrives() {
 
     // The smaller MTU of both ends, at both ends.
     assert_eq!(told.mtu, Mtu::Bytes1024);
-    assert_eq!(query(&nic, second.qpn()).mtu, Mtu::Bytes1024);
+    assert_eq!(query(&world, second.qpn()).mtu, Mtu::Bytes1024);
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn a_peer_may_do_what_the_qp_allows_and_no_more() {
     ] {
         let config = QpConfig::default().access(access);
         let (first, _second) = connected_pair(&pd, &gpu, &config).unwrap();
-        let told = query(&nic, first.qpn());
+        let told = query(&world, first.qpn());
         assert_eq!((told.rre, told.rwe), expected, "{access:?}");
     }
 }
@@ -126,7 +126,7 @@ fn no_more_reads_are_sent_at_a_time_than_the_peer_answers() {
     assert!(peer[19] > 1, "{}", peer[19]);
     peer[19] = 1;
     qp.connect(&peer).unwrap();
-    assert_eq!(query(&nic, qp.qpn()).log_sra_max, 1);
+    assert_eq!(query(&world, qp.qpn()).log_sra_max, 1);
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn infiniband_ports_work_too() {
     let pd = Pd::alloc(&nic).unwrap();
     let (first, _second) = connected_pair(&pd, &gpu, &QpConfig::default()).unwrap();
     let lid = world.nic().query_port(1).unwrap().lid;
-    let path = query(&nic, first.qpn()).primary_address_path;
+    let path = query(&world, first.qpn()).primary_address_path;
     assert_eq!(path.rlid, lid);
     assert!(!path.grh);
     // A RoCE port is on no InfiniBand network.
@@ -162,7 +162,7 @@ fn a_port_that_demands_a_grh_gets_one() {
     let config = QpConfig::default().hop_limit(7).traffic_class(0x5a);
     let (first, _second) = connected_pair(&pd, &gpu, &config).unwrap();
     let gid = world.nic().query_gid(1, 0).unwrap().unwrap().gid;
-    let path = query(&nic, first.qpn()).primary_address_path;
+    let path = query(&world, first.qpn()).primary_address_path;
     assert_eq!(
         (path.grh, path.rgid_rip, path.src_addr_index),
         (true, gid, 0)
@@ -170,21 +170,78 @@ fn a_port_that_demands_a_grh_gets_one() {
     assert_eq!((path.hop_limit, path.tclass), (7, 0x5a));
 }
 
-/// No simulated wire carries InfiniBand: said when QPs are connected, not by retries that run out.
+/// Kernels move data both ways between two NICs whose ports are InfiniBand, with and without GRH, or whose addresses are RoCE v1.
 #[test]
-fn infiniband_ports_of_two_nics_do_not_reach_each_other() {
-    let world = World::builder().nics(2).infiniband().build();
-    let gpu = GpuContext::open(world.gpu()).unwrap();
-    let qps: Vec<QueuePair> = (0..2)
-        .map(|number| {
-            let nic = Context::open(world.nic_at(number).unwrap()).unwrap();
-            let pd = Pd::alloc(&nic).unwrap();
-            QueuePair::create(&pd, &gpu, &QpConfig::default()).unwrap()
-        })
-        .collect();
-    let [mut first, second] = <[QueuePair; 2]>::try_from(qps).unwrap();
-    let error = first.connect(&second.local_info()).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+fn infiniband_and_roce_v1_carry_kernels_data_between_two_nics() {
+    type Change = fn(Builder) -> Builder;
+    let demanding: Change = |world| world.infiniband().nic_config(|nic| nic.grh_required = true);
+    let cases: [(Change, Option<u8>); 4] = [
+        (Builder::infiniband, None),
+        (demanding, None),
+        (|world| world, Some(0)),
+        (|world| world, Some(2)),
+    ];
+    for (change, gid_index) in cases {
+        for on_host in [false, true] {
+            let plan = CablePlan {
+                loss_ppm: 20_000,
+                ..CablePlan::default()
+            };
+            let world = change(World::builder().seed(3).nics(2).cable(plan));
+            let world = if on_host {
+                world.build_on_host().unwrap()
+            } else {
+                world.build()
+            };
+            let gpu = GpuContext::open(world.gpu()).unwrap();
+            let [near, far] = [world.nic(), world.nic_at(1).unwrap()]
+                .map(|nic| Pd::alloc(&Context::open(nic).unwrap()).unwrap());
+            let config = QpConfig::default();
+            let config = gid_index.map_or(config.clone(), |index| config.gid_index(index));
+            let mut a = QueuePair::create(&near, &gpu, &config).unwrap();
+            let mut b = QueuePair::create(&far, &gpu, &config).unwrap();
+            a.connect(&b.local_info()).unwrap();
+            b.connect(&a.local_info()).unwrap();
+            let qp = a.export().unwrap();
+            let bytes = common::pattern(5, 64 * 5000);
+            let filled = |salt| gpu.alloc_copy(salt, "memory").unwrap();
+            let zeroes = vec![0; bytes.len()];
+            let (module, stream) = (
+                Module::embedded(&gpu).unwrap(),
+                Stream::create(&gpu).unwrap(),
+            );
+            for direction in [Direction::Write, Direction::Read] {
+                let written = direction == Direction::Write;
+                let (here, there) = if written {
+                    (&bytes, &zeroes)
+                } else {
+                    (&zeroes, &bytes)
+                };
+                let (here, there) = (filled(here), filled(there));
+                let local = Mr::register(&near, &here, Access::LOCAL_WRITE).unwrap();
+                let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+                let remote = Mr::register(&far, &there, rights).unwrap();
+                let run = Bandwidth {
+                    direction,
+                    size: 5000,
+                    slots: 64,
+                    iters: 64,
+                    ..Bandwidth::default()
+                };
+                let qps = std::slice::from_ref(&qp);
+                run.launch(&module, &stream, qps, &local, &remote.remote())
+                    .unwrap()
+                    .wait(PATIENCE)
+                    .unwrap()
+                    .check()
+                    .unwrap();
+                let target = if written { &there } else { &here };
+                assert!(target.to_vec().unwrap() == bytes, "{direction:?}");
+            }
+            assert!(world.cable().unwrap().stats().frames > 200);
+            assert_eq!(world.findings(), [""; 0]);
+        }
+    }
 }
 
 #[test]
@@ -255,9 +312,9 @@ fn an_idle_qp_has_nothing_to_flush_wherever_its_indices_start() {
     let qpn = bench.qps[0].qpn();
     let input = qp_2err::In { qpn }.encode().unwrap();
     let mut output = qp_2err::In::reply();
-    bench.nic.driver().command(&input, &mut output).unwrap();
+    bench.world.command(&input, &mut output);
     bench.world.settle();
-    assert_eq!(query(&bench.nic, qpn).state, QpState::Err);
+    assert_eq!(query(&bench.world, qpn).state, QpState::Err);
     // On entering ERR the NIC takes its producer from the doorbell record.
     let stats = bench.world.nic_stats();
     assert_eq!((stats.flush_cqes, stats.error_cqes), (0, 0));

@@ -56,7 +56,7 @@ fn remote_access_error(direction: Direction, remote: impl FnOnce(&Bench) -> Remo
 /// A command that is never answered is the driver's timeout, and leaves nothing behind that the host knows of.
 #[test]
 fn a_command_without_answer_is_a_timeout() {
-    use warpverbs::driver::sim::World;
+    use common::World;
     use warpverbs_wire::prm::create_qp;
     let world = World::builder().build();
     let nic = Context::open(world.nic()).unwrap();

@@ -6,12 +6,11 @@
 
 mod common;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use common::{Options, PATIENCE, pattern};
+use common::{Options, PATIENCE, World, pattern};
 use warpverbs::driver::fault::{Fault, Faults, Outcome, Role};
-use warpverbs::driver::sim::World;
 use warpverbs::{
     Access, CloseReport, Context, Doorbell, DoorbellPath, Error, ErrorKind, ExportedQp, GpuContext,
     GpuMemory, HostMemory, Module, Mr, Pd, Proxy, QpConfig, QpPool, QueuePair, Refused, Result,
@@ -454,7 +453,8 @@ fn export_pool(_: &Rig, state: &mut State) -> Result<()> {
 }
 
 /// A kernel that has all QPs but one.
-fn launch_pool(_: &Rig, state: &mut State) -> Result<()> {
+fn launch_pool(rig: &Rig, state: &mut State) -> Result<()> {
+    rig.world.is_timed();
     let remote = state.target.as_ref().unwrap().remote();
     launch_on(state, &remote, 0..3)
 }
@@ -468,7 +468,8 @@ fn close_pool(_: &Rig, state: &mut State) -> Result<()> {
 }
 
 /// One QP goes; another takes its place, and works.
-fn take_again(_: &Rig, state: &mut State) -> Result<()> {
+fn take_again(rig: &Rig, state: &mut State) -> Result<()> {
+    rig.world.is_timed();
     if let Err(Refused { error, value }) = state.exported.remove(0).close() {
         state.exported.push(value);
         return Err(error);
@@ -527,7 +528,8 @@ fn small_ptx() -> &'static str {
     common::embedded_ptx()
 }
 
-fn launch(_: &Rig, state: &mut State) -> Result<()> {
+fn launch(rig: &Rig, state: &mut State) -> Result<()> {
+    rig.world.is_timed();
     let remote = state.target.as_ref().unwrap().remote();
     launch_with(state, &remote)
 }
@@ -600,7 +602,8 @@ fn reset(_: &Rig, state: &mut State) -> Result<()> {
 }
 
 /// One to a new peer, and a run between them.
-fn reconnect(_: &Rig, state: &mut State) -> Result<()> {
+fn reconnect(rig: &Rig, state: &mut State) -> Result<()> {
+    rig.world.is_timed();
     let (pd, gpu) = (pd(state)?, state.gpu.clone().unwrap());
     let mut peer = QueuePair::create(&pd, &gpu, &config())?;
     let mut qp = state.qps.pop().unwrap();
@@ -737,24 +740,24 @@ fn close(state: &mut State, time: Duration) -> Vec<CloseReport> {
 
 /// No object is undone twice or used after that, and no device had a reason of its own to refuse a call.
 fn check_trace(faults: &Faults, context: &str) {
-    let mut gone = BTreeSet::new();
+    // How often each was made and not undone: a driver may give one doorbell page to several owners, each of whom maps it.
+    let mut live: BTreeMap<(&str, u64), i32> = BTreeMap::new();
     for call in faults.trace() {
         assert_ne!(call.outcome, Outcome::Failed, "{context}: {call:?}");
         let kind = kind_of(call.name);
         let Some(object) = call.object else { continue };
         match (call.role, call.outcome) {
-            (Role::Makes, Outcome::Done) => {
-                gone.remove(&(kind, object));
-            }
+            (Role::Makes, Outcome::Done) => *live.entry((kind, object)).or_default() += 1,
             (Role::Undoes, Outcome::Done) => {
-                assert!(
-                    gone.insert((kind, object)),
-                    "{context}: undone twice: {call:?}"
-                );
+                // What was made by nobody was there before: the page that is mapped, for example.
+                let left = live.entry((kind, object)).or_insert(1);
+                *left -= 1;
+                assert!(*left >= 0, "{context}: undone twice: {call:?}");
             }
             (Role::Undoes | Role::Uses, _) => {
-                assert!(
-                    !gone.contains(&(kind, object)),
+                assert_ne!(
+                    live.get(&(kind, object)),
+                    Some(&0),
                     "{context}: used after: {call:?}"
                 );
             }
@@ -825,6 +828,7 @@ fn strike(operation: &Operation, kind: &Kind, number: u64, handles: bool) -> boo
         "{}: call {number} {} (handles {handles})",
         operation.name, kind.name
     );
+    common::part_of_test(operation.name);
     let rig = Rig {
         world: Options::default().world(),
         faults: Faults::new(),
@@ -884,9 +888,33 @@ fn strike(operation: &Operation, kind: &Kind, number: u64, handles: bool) -> boo
     assert_eq!(gone.others(rig.world.live()), [""; 0], "{context}");
     check_trace(&rig.faults, &context);
     if gone != Gone::Nic {
-        assert_eq!(rig.world.findings(), [""; 0], "{context}");
+        let mut findings = rig.world.findings();
+        // The GPU is gone by plan alone: its kernel goes on. Where the NIC's driver keeps the doorbell page for other users (libmlx5
+        // does), what it rings for a QP that was destroyed reaches the NIC; else it hits a page that is no more.
+        findings.retain(|line| gone != Gone::Gpu || !line.contains("doorbell-after-destroy"));
+        assert_eq!(findings, [""; 0], "{context}");
+    }
+    if kind.name == LATE {
+        rig.world.is_timed();
+    } else {
+        note(&rig, &context, struck, &reports);
     }
     struck
+}
+
+/// What a fault led to, for the comparison of drivers.
+fn note(rig: &Rig, context: &str, struck: bool, reports: &[CloseReport]) {
+    let mut injected: Vec<_> = rig.faults.injected().iter().map(|call| call.name).collect();
+    injected.dedup();
+    let reports: Vec<_> = reports
+        .iter()
+        .map(|report| {
+            let kinds = |retained: &Retained| (retained.node.kind, retained.kind);
+            let retained: Vec<_> = report.retained.iter().map(kinds).collect();
+            (report.stage, report.released.clone(), retained)
+        })
+        .collect();
+    rig.world.note(context, (struck, injected, reports));
 }
 
 /// All faults of an operation.

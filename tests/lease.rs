@@ -177,6 +177,7 @@ fn a_launch_without_an_event_leases_its_qps_too() {
 #[test]
 fn of_threads_that_launch_at_once_one_has_the_qp() {
     let bench = bench();
+    bench.world.is_timed();
     let streams: Vec<_> = (0..4)
         .map(|_| Stream::create(&bench.gpu).unwrap())
         .collect();

@@ -499,10 +499,21 @@ fn rule_13_a_nic_that_went_away_leaves_the_host_to_be_released_once() {
     // Each once, and not again when the handles go.
     let calls = undone(&bench, before);
     let mut once = calls.clone();
+    // A driver may give one doorbell page to several owners, each of whom maps it.
+    once.retain(|(call, _)| *call != "unmap_uar");
+    let others = once.len();
     once.sort_unstable();
     once.dedup();
-    assert_eq!(once.len(), calls.len(), "{calls:?}");
+    assert_eq!(once.len(), others, "{calls:?}");
     let faults = bench.faults.clone();
+    let mapped = |name| {
+        faults
+            .trace()
+            .iter()
+            .filter(|call| call.name == name)
+            .count()
+    };
+    assert_eq!(mapped("unmap_uar"), mapped("map_uar"));
     let made = faults.trace().len();
     drop(bench);
     assert_eq!(faults.trace().len(), made);

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use warpverbs::driver::fault::Faults;
 use warpverbs::driver::mlx5::Mlx5;
 use warpverbs::driver::sim::World;
 use warpverbs::driver::{
@@ -29,6 +30,11 @@ use warpverbs::wire::prm::{
 use warpverbs::wire::wqe::{Control, DataPointer, Opcode, RemoteAddress, SIGNALLED};
 // Its names come before libc's: libibverbs finds the simulated NIC.
 use warpverbs_sim as _;
+
+use std::sync::Arc;
+use warpverbs::{
+    Bandwidth, Context, GpuContext, MemoryPath, Module, Mr, Pd, QpConfig, QueuePair, Stream,
+};
 
 type Result<T> = std::result::Result<T, DriverError>;
 
@@ -140,7 +146,7 @@ impl<'a> Rig<'a> {
     fn new(nic: &'a dyn Nic) -> Self {
         let pd = nic.alloc_pd().unwrap();
         let uar = nic.alloc_uar(UarKind::NonCachedDedicated).unwrap();
-        assert_eq!((uar.page_len, uar.doorbell_offset), (4096, 0x800));
+        assert_eq!((uar.page_len, uar.doorbell_offset % 0x100), (4096, 0));
         let memory = Block::new(4);
         let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
         // SAFETY: the memory lives for ever and is accessed atomically.
@@ -395,19 +401,6 @@ fn kind<T>(result: Result<T>) -> String {
     }
 }
 
-/// The kernel hands on no mailbox of a destruction: the real driver knows that the object is in use, and no syndrome.
-fn kind_of_destroy(result: Result<()>) -> String {
-    /// RES_BUSY
-    const BUSY: u8 = 6;
-    match result {
-        Err(DriverError {
-            kind: DriverErrorKind::Command { status: BUSY, .. },
-            ..
-        }) => kind::<()>(Err(DriverError::new("", DriverErrorKind::Busy, ""))),
-        other => kind(other),
-    }
-}
-
 /// A life of two QPs; everything that was answered.
 fn life(nic: &dyn Nic) -> Vec<String> {
     let mut answers = Vec::new();
@@ -451,7 +444,7 @@ fn life(nic: &dyn Nic) -> Vec<String> {
     }
 
     // What is in use is not taken away.
-    answers.push(kind_of_destroy(nic.destroy(cq.handle)));
+    answers.push(kind(nic.destroy(cq.handle)));
     answers.push(kind(nic.dereg_umem(a.umem.handle)));
     answers.push(kind(nic.dealloc_pd(rig.pd.handle)));
     // A mailbox that the firmware refuses: status and syndrome come through.
@@ -524,7 +517,7 @@ fn every_kind_of_doorbell_page_is_to_be_had() {
         UarKind::BlueFlame,
     ] {
         let uar = nic.alloc_uar(kind).unwrap();
-        assert_eq!((uar.page % 4096, uar.doorbell_offset), (0, 0x800));
+        assert_eq!((uar.page % 4096, uar.doorbell_offset % 0x100), (0, 0));
         nic.free_uar(uar.handle).unwrap();
         let again = nic.free_uar(uar.handle).unwrap_err();
         assert_eq!(again.kind, DriverErrorKind::NotFound);
@@ -570,9 +563,15 @@ fn errors_of_queues_are_events() {
 
 /// Runs a test of this file again, with a variable set before anything is opened.
 fn again(test: &str, variable: (&str, &str)) {
+    again_with(test, &[variable]);
+}
+
+fn again_with(test: &str, variables: &[(&str, &str)]) {
     let output = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--ignored", "--nocapture"])
-        .env(variable.0, variable.1)
+        // Its own tree.
+        .env_remove("SYSFS_PATH")
+        .envs(variables.iter().copied())
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -582,6 +581,97 @@ fn again(test: &str, variable: (&str, &str)) {
 }
 
 const REFUSE: &str = "WARPVERBS_SIM_REFUSE";
+
+/// What the simulated NIC found wrong, once there is something.
+#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+fn findings(count: usize) -> Vec<String> {
+    let until = Instant::now() + Duration::from_secs(30);
+    let mut all = Vec::new();
+    while all.len() < count {
+        all.extend(warpverbs_sim::take_findings());
+        assert!(Instant::now() < until, "{count} expected: {all:#?}");
+        thread::yield_now();
+    }
+    all
+}
+
+#[test]
+#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+fn every_store_to_a_doorbell_page_is_seen() {
+    if !rdma_core() {
+        return;
+    }
+    again(
+        "with_every_store_seen",
+        ("WARPVERBS_SIM_DOORBELLS", "conformance"),
+    );
+}
+
+#[test]
+#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+#[ignore = "run by another test, in conformance mode"]
+fn with_every_store_seen() {
+    let world = World::builder().build_on_host().unwrap();
+    let expected = life(&*world.nic());
+    let nic = Mlx5::open("mlx5_0").unwrap();
+    assert_eq!(life(&nic), expected);
+    assert_eq!(warpverbs_sim::take_findings(), [] as [&str; 0]);
+
+    // Doorbells that are wrong are seen as a NIC sees them, and are none.
+    let rig = Rig::new(&nic);
+    let other = nic.alloc_uar(UarKind::BlueFlame).unwrap();
+    assert_ne!(other.page_id, rig.uar.page_id);
+    let mut cq = rig.cq();
+    let (mut a, b) = (rig.qp(&cq), rig.qp(&cq));
+    rig.connect(&a, &b);
+    rig.connect(&b, &a);
+    let control = Control {
+        opcode: Opcode::Nop,
+        qpn: a.number,
+        ds: 1,
+        flags: SIGNALLED,
+        ..Control::default()
+    };
+    a.block.put(0, &control.emit());
+    a.block
+        .half(RING + DBR_SEND)
+        .store(dbr_word(1), Ordering::Release);
+    let value = u64::from_le_bytes(doorbell(1, a.number).to_le_bytes());
+    let register = (rig.uar.page + u64::from(rig.uar.doorbell_offset)) as *mut u64;
+    // SAFETY: stores to pages that the driver has mapped.
+    unsafe {
+        register.cast::<u32>().write_volatile(value as u32);
+        register.byte_add(4).write_unaligned(value);
+        ((rig.uar.page + 0x50) as *mut u64).write_volatile(value);
+        ((other.page + 0x800) as *mut u64).write_volatile(value);
+    }
+    let found = findings(4);
+    let (page, at) = (rig.uar.page_id, rig.uar.doorbell_offset);
+    for (line, text) in found.iter().zip([
+        format!("doorbell-refused: UAR {page:#x}: a store of 4 bytes at {at:#x}"),
+        format!(
+            "doorbell-refused: UAR {page:#x}: a store of 8 bytes at {:#x}",
+            at + 4
+        ),
+        format!("doorbell-refused: UAR {page:#x}: a store of 8 bytes at 0x50"),
+        format!("doorbell-wrong-page: QP {:#x}", a.number),
+    ]) {
+        assert!(line.contains(&text), "{text}: {line}");
+    }
+    thread::sleep(Duration::from_millis(20));
+    let owner = cq.block.0[7].load(Ordering::Acquire).to_ne_bytes();
+    assert!(!is_new(owner[7], 0, 64), "nobody rang");
+    // SAFETY: as above.
+    unsafe { register.write_volatile(value) };
+    assert_eq!(told(&rig.poll(&mut cq)), "Requester of 0");
+    a.next = 1;
+    rig.destroy(a);
+    rig.destroy(b);
+    rig.destroy(cq);
+    nic.free_uar(other.handle).unwrap();
+    rig.close();
+    assert_eq!(warpverbs_sim::take_findings(), [] as [&str; 0]);
+}
 
 #[test]
 fn what_a_machine_lacks_is_a_typed_error_with_its_cure() {
@@ -597,6 +687,159 @@ fn what_a_machine_lacks_is_a_typed_error_with_its_cure() {
     );
 }
 
+/// A folder that is removed.
+struct Folder(std::path::PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("mlx5-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        Self(folder)
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+
+    fn write(&self, file: &str, text: &str) {
+        let path = self.0.join(file);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+
+    /// Devices of sysfs, each by name and PCI device.
+    fn devices(&self, devices: &[(&str, &str)]) {
+        self.write("class/infiniband_verbs/abi_version", "6\n");
+        for (index, (name, part)) in devices.iter().enumerate() {
+            let verbs = format!("class/infiniband_verbs/uverbs{index}");
+            self.write(&format!("{verbs}/ibdev"), &format!("{name}\n"));
+            self.write(&format!("{verbs}/dev"), "1:3\n");
+            // What mlx4's provider takes, and mlx5's.
+            let abi = if *part == "1003" { "4\n" } else { "1\n" };
+            self.write(&format!("{verbs}/abi_version"), abi);
+            let device = format!("class/infiniband/{name}");
+            self.write(&format!("{device}/node_type"), "1: CA\n");
+            let alias = format!("pci:v000015B3d0000{part}sv000015B3sd00000041bc02sc00i00\n");
+            self.write(&format!("{device}/device/modalias"), &alias);
+            self.write(&format!("{verbs}/device/modalias"), &alias);
+        }
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+const FOUND: &str = "WARPVERBS_TEST_EXPECTS";
+
+#[test]
+fn rdma_core_that_is_missing_or_too_old_says_so() {
+    // What stands in the place of each library: no library, and one that knows nothing of RDMA.
+    let folder = Folder::new("core");
+    let place = |library: &str, old: bool| {
+        let path = folder.0.join(library);
+        let _ = std::fs::remove_file(&path);
+        if !old {
+            return std::fs::write(&path, "").unwrap();
+        }
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let libc = maps
+            .lines()
+            .filter_map(|line| line.split_whitespace().nth(5))
+            .find(|path| path.contains("/libc.so") || path.contains("/libc-"))
+            .unwrap();
+        std::os::unix::fs::symlink(libc, &path).unwrap();
+    };
+    for library in ["libibverbs.so.1", "libmlx5.so.1"] {
+        // The second library is looked at only where the first is there.
+        if library == "libmlx5.so.1" && !rdma_core() {
+            continue;
+        }
+        for old in [false, true] {
+            place(library, old);
+            let expected = match (library, old) {
+                // Which libmlx5 needs in its own version.
+                ("libibverbs.so.1", true) => "libmlx5.so.1 cannot be loaded".to_owned(),
+                (_, true) => format!("{library} has no"),
+                (_, false) => format!("{library} cannot be loaded"),
+            };
+            again_with(
+                "without_rdma_core",
+                &[("LD_LIBRARY_PATH", folder.path()), (FOUND, &expected)],
+            );
+        }
+        std::fs::remove_file(folder.0.join(library)).unwrap();
+    }
+}
+
+#[test]
+#[ignore = "run by another test, with libraries that are none"]
+fn without_rdma_core() {
+    let expected = std::env::var(FOUND).unwrap();
+    for error in [
+        Mlx5::open("mlx5_0").unwrap_err(),
+        Mlx5::devices().unwrap_err(),
+    ] {
+        assert_eq!(error.kind, DriverErrorKind::Unsupported);
+        assert!(error.text.contains(&expected), "{error}");
+        assert!(error.text.contains("install rdma-core"), "{error}");
+    }
+}
+
+#[test]
+fn devices_that_are_not_mlx5_or_have_one_name_are_refused() {
+    if !rdma_core() {
+        return;
+    }
+    let folder = Folder::new("devices");
+    // A ConnectX-3, whose provider is rdma-core's mlx4.
+    folder.devices(&[("mlx4_0", "1003")]);
+    again_with(
+        "with_another_vendors_device",
+        &[("SYSFS_PATH", folder.path())],
+    );
+    let folder = Folder::new("twins");
+    folder.devices(&[("mlx5_7", "1021"), ("mlx5_7", "1021")]);
+    again_with(
+        "with_two_devices_of_one_name",
+        &[("SYSFS_PATH", folder.path()), ("WARPVERBS_SIM_NICS", "2")],
+    );
+    let folder = Folder::new("none");
+    folder.devices(&[]);
+    again_with("without_any_device", &[("SYSFS_PATH", folder.path())]);
+}
+
+#[test]
+#[ignore = "run by another test, with a device of mlx4"]
+fn with_another_vendors_device() {
+    assert_eq!(Mlx5::devices().unwrap(), ["mlx4_0"]);
+    let error = Mlx5::open("mlx4_0").unwrap_err();
+    assert_eq!(error.kind, DriverErrorKind::Unsupported);
+    assert!(
+        error.text.contains("is not an mlx5 device: choose"),
+        "{error}"
+    );
+}
+
+#[test]
+#[ignore = "run by another test, with two devices of one name"]
+fn with_two_devices_of_one_name() {
+    assert_eq!(Mlx5::devices().unwrap(), ["mlx5_7", "mlx5_7"]);
+    let error = Mlx5::open("mlx5_7").unwrap_err();
+    assert_eq!(error.kind, DriverErrorKind::InvalidArgument);
+    assert!(error.text.contains("2 devices") && error.text.contains("rdma dev set"));
+}
+
+#[test]
+#[ignore = "run by another test, without devices"]
+fn without_any_device() {
+    let error = Mlx5::open("mlx5_0").unwrap_err();
+    assert_eq!(error.kind, DriverErrorKind::NotFound);
+    assert!(error.text.contains("there is no RDMA device") && error.text.contains("sim-env"));
+}
+
 #[test]
 #[ignore = "run by another test, with DevX refused"]
 fn without_devx() {
@@ -609,6 +852,9 @@ fn without_devx() {
 #[ignore = "run by another test, with these pages refused"]
 fn without_pages_that_are_not_cached() {
     let nic = Mlx5::open("mlx5_0").unwrap();
+    // Verbs have no page for their queues: nobody can tell the port's counter set, and QPs work without.
+    let error = nic.port_counter_set(1).unwrap_err();
+    assert_eq!(error.kind, DriverErrorKind::Unsupported);
     let rig = Rig::new(&nic);
     // A page for BlueFlame stands in, and rings.
     let mut cq = rig.cq();
@@ -638,6 +884,7 @@ fn dmabuf(fd: i32, offset: u64, len: u64) -> MemoryRegion {
         offset,
         len,
         iova: 0x10_0000 + offset,
+        data_direct: false,
     }
 }
 
@@ -669,6 +916,298 @@ fn dmabufs_are_registered_as_far_as_they_reach() {
     // SAFETY: it is this test's.
     unsafe { libc::close(fd) };
     nic.dealloc_pd(pd.handle).unwrap();
+}
+
+#[test]
+fn a_data_direct_function_is_used_where_rdma_core_knows_it() {
+    if !rdma_core() {
+        return;
+    }
+    // An ordinary NIC has none.
+    let nic = Mlx5::open("mlx5_0").unwrap();
+    assert!(!nic.data_direct().unwrap());
+    again(
+        "with_a_data_direct_function",
+        ("WARPVERBS_SIM_OFFER", "data-direct"),
+    );
+}
+
+#[test]
+#[ignore = "run by another test, with a data-direct function"]
+fn with_a_data_direct_function() {
+    let nic = Mlx5::open("mlx5_0").unwrap();
+    let pd = nic.alloc_pd().unwrap();
+    let fd = memory_file(16384);
+    let MemoryRegion::Dmabuf {
+        offset, len, iova, ..
+    } = dmabuf(fd, 4096, 8192)
+    else {
+        unreachable!()
+    };
+    let region = MemoryRegion::Dmabuf {
+        fd,
+        offset,
+        len,
+        iova,
+        data_direct: true,
+    };
+    // SAFETY: nobody holds a reference to memory of the file.
+    let registered = unsafe { nic.reg_mr(pd.handle, region, Access::LOCAL_WRITE) };
+    // rdma-core 54 and later.
+    if nic.data_direct().unwrap() {
+        nic.dereg_mr(registered.unwrap().handle).unwrap();
+    } else {
+        let error = registered.unwrap_err();
+        assert_eq!(error.kind, DriverErrorKind::Unsupported);
+        assert!(error.text.contains("rdma-core"), "{error}");
+    }
+    // SAFETY: as above.
+    let umem = unsafe { nic.reg_umem(region, Access::LOCAL_WRITE, 1 << 12) };
+    assert_eq!(umem.unwrap_err().kind, DriverErrorKind::InvalidArgument);
+    nic.dealloc_pd(pd.handle).unwrap();
+}
+
+#[test]
+fn a_umem_of_a_dmabuf_takes_every_page_size_and_lies_where_it_should() {
+    if !rdma_core() {
+        return;
+    }
+    let nic = Mlx5::open("mlx5_0").unwrap();
+    let rig = Rig::new(&nic);
+    let fd = memory_file(1 << 20);
+    let queues = 1 << 18;
+    let cq = rig.cq();
+    for page_sizes in [1 << 12, (1 << 17) - (1 << 12), 1 << 16] {
+        // SAFETY: nobody holds a reference to memory of the file.
+        let umem = unsafe {
+            let region = dmabuf(fd, 1 << 16, queues);
+            nic.reg_umem(region, Access::LOCAL_WRITE, page_sizes)
+        }
+        .unwrap();
+        let mut command = rig.qp_command(&cq, umem);
+        command.wq_umem_offset = 1 << 16;
+        command.qpc.dbr_addr = queues - 8;
+        let (qp, _) = create(&nic, &command).unwrap();
+        // Queues are within it.
+        assert_eq!(
+            nic.dereg_umem(umem.handle).unwrap_err().kind,
+            DriverErrorKind::Busy
+        );
+        nic.destroy(qp).unwrap();
+        command.qpc.dbr_addr = queues;
+        assert!(create(&nic, &command).is_err());
+        nic.dereg_umem(umem.handle).unwrap();
+    }
+    // SAFETY: it is this test's.
+    unsafe { libc::close(fd) };
+    rig.destroy(cq);
+    rig.close();
+}
+
+#[test]
+fn gpus_map_a_doorbell_page_once_and_the_simulated_ones_memory_is_dmabufs() {
+    if !rdma_core() {
+        return;
+    }
+    let nic = Arc::new(Mlx5::open("mlx5_0").unwrap());
+    let nics = std::slice::from_ref(&nic);
+    let uar = nic.alloc_uar(UarKind::NonCached).unwrap();
+    for gpu in [
+        warpverbs::driver::mlx5::host_gpu(nics),
+        warpverbs::driver::mlx5::sim_gpu(nics, 1),
+    ] {
+        let map = || gpu.map_uar(uar.page, uar.page_len);
+        let first = map().unwrap();
+        assert_eq!(map().unwrap(), first);
+        gpu.unmap_uar(uar.page).unwrap();
+        assert_eq!(map().unwrap(), first, "it was mapped all the time");
+        gpu.unmap_uar(uar.page).unwrap();
+        gpu.unmap_uar(uar.page).unwrap();
+        let error = gpu.unmap_uar(uar.page).unwrap_err();
+        assert_eq!(error.kind, DriverErrorKind::NotFound);
+        assert!(gpu.map_uar(uar.page + 4096, 4096).is_err());
+    }
+    nic.free_uar(uar.handle).unwrap();
+
+    let gpu = warpverbs::driver::mlx5::sim_gpu(nics, 1);
+    let context = Context::open(nic.clone()).unwrap();
+    let gpu = GpuContext::open(gpu).unwrap();
+    let paths = context.probe_memory(&gpu).unwrap();
+    let way = Some(MemoryPath::Dmabuf);
+    assert_eq!((paths.data, paths.queues), (way, way));
+    // What the NIC writes there is what the GPU sees, and the other way round.
+    let pd = Pd::alloc(&context).unwrap();
+    let bytes: Vec<u8> = (0..70_000u32).map(|n| (n % 251) as u8).collect();
+    let source = gpu.alloc_copy(&bytes, "source").unwrap();
+    let target = gpu.alloc_copy(&vec![0; bytes.len()], "target").unwrap();
+    let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    // A range that begins beside a page.
+    let from = Mr::register_range(&pd, &source, 100..68_100, rights).unwrap();
+    let to = Mr::register_range(&pd, &target, 72..68_072, rights).unwrap();
+    let mut qps: Vec<QueuePair> = (0..2)
+        .map(|_| QueuePair::create(&pd, &gpu, &QpConfig::default()).unwrap())
+        .collect();
+    let infos: Vec<_> = qps.iter().map(QueuePair::local_info).collect();
+    QueuePair::connect_all(&mut qps, &[&infos[1], &infos[0]]).unwrap();
+    let exported = vec![qps.remove(0).export().unwrap()];
+    let module = Module::embedded(&gpu).unwrap();
+    let stream = Stream::create(&gpu).unwrap();
+    let bandwidth = Bandwidth {
+        size: 17_000,
+        slots: 4,
+        iters: 4,
+        ..Bandwidth::default()
+    };
+    let mut run = bandwidth
+        .launch(&module, &stream, &exported, &from, &to.remote())
+        .unwrap();
+    run.wait(Duration::from_secs(120)).unwrap().check().unwrap();
+    drop(run);
+    let mut expected = vec![0; bytes.len()];
+    expected[72..68_072].copy_from_slice(&bytes[100..68_100]);
+    assert!(target.to_vec().unwrap() == expected);
+    drop((exported, qps, from, to, source, target, module, stream, pd));
+    context.close().unwrap();
+    gpu.close().unwrap();
+}
+
+/// What sysfs says that a port has counted.
+fn hw_counter(name: &str) -> u64 {
+    let root = std::env::var("SYSFS_PATH").unwrap();
+    let path = format!("{root}/class/infiniband/mlx5_0/ports/1/hw_counters/{name}");
+    std::fs::read_to_string(path)
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap()
+}
+
+#[test]
+fn hw_counters_count_the_queue_pairs_of_this_crate() {
+    if !rdma_core() {
+        return;
+    }
+    again("with_hw_counters", ("WARPVERBS_SIM_NICS", "1"));
+}
+
+#[test]
+#[ignore = "run by another test, alone with the counters"]
+fn with_hw_counters() {
+    const ERRORS: &str = "req_remote_access_errors";
+    let nic = Arc::new(Mlx5::open("mlx5_0").unwrap());
+    assert_eq!(hw_counter(ERRORS), 0);
+    let set = nic.port_counter_set(1).unwrap();
+    assert!(set.is_some());
+    assert_eq!(nic.port_counter_set(1).unwrap(), set, "the same one again");
+    assert!(nic.port_counter_set(2).is_err());
+    // A QP that is attached to no set counts nowhere.
+    let rig = Rig::new(&*nic);
+    let mut cq = rig.cq();
+    let (mut a, b) = (rig.qp(&cq), rig.qp(&cq));
+    rig.connect(&a, &b);
+    rig.connect(&b, &a);
+    rig.write(&mut a, rig.memory.addr(), 0x00ff_ff00, 64);
+    assert!(matches!(rig.poll(&mut cq), Completion::Failed(_)));
+    assert_eq!(hw_counter(ERRORS), 0);
+    rig.destroy(a);
+    rig.destroy(b);
+    rig.destroy(cq);
+    rig.close();
+
+    let gpu = warpverbs::driver::mlx5::host_gpu(std::slice::from_ref(&nic));
+    let context = Context::open(nic).unwrap();
+    let gpu = GpuContext::open(gpu).unwrap();
+    let pd = Pd::alloc(&context).unwrap();
+    let memory = gpu.alloc(4096, "memory").unwrap();
+    let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    let mr = Mr::register(&pd, &memory, rights).unwrap();
+    let module = Module::embedded(&gpu).unwrap();
+    let stream = Stream::create(&gpu).unwrap();
+    let bandwidth = Bandwidth {
+        size: 64,
+        slots: 1,
+        iters: 1,
+        ..Bandwidth::default()
+    };
+    for (key, errors, writes) in [(0, 0, 1), (0x100, 1, 1)] {
+        let mut qps: Vec<QueuePair> = (0..2)
+            .map(|_| QueuePair::create(&pd, &gpu, &QpConfig::default()).unwrap())
+            .collect();
+        let infos: Vec<_> = qps.iter().map(QueuePair::local_info).collect();
+        QueuePair::connect_all(&mut qps, &[&infos[1], &infos[0]]).unwrap();
+        let mut remote = mr.remote();
+        remote.rkey ^= key;
+        let first = vec![qps.remove(0).export().unwrap()];
+        let mut run = bandwidth
+            .launch(&module, &stream, &first, &mr, &remote)
+            .unwrap();
+        let done = run.wait(Duration::from_secs(60)).unwrap().check();
+        assert_eq!(done.is_ok(), key == 0);
+        drop(run);
+        assert_eq!(hw_counter(ERRORS), errors);
+        assert_eq!(hw_counter("rx_write_requests"), writes);
+    }
+    drop((mr, memory, module, stream, pd));
+    context.close().unwrap();
+    gpu.close().unwrap();
+}
+
+#[test]
+fn memory_of_a_gpu_without_dmabufs_is_reached_by_its_address_and_a_shared_doorbell_page_is_mapped_once()
+ {
+    if !rdma_core() {
+        return;
+    }
+    let nic = Arc::new(Mlx5::open("mlx5_0").unwrap());
+    let host = warpverbs::driver::mlx5::host_gpu(std::slice::from_ref(&nic));
+    let faults = Faults::new();
+    let context = Context::open(faults.nic(nic.clone())).unwrap();
+    let gpu = GpuContext::open(faults.gpu(host.clone())).unwrap();
+    let pd = Pd::alloc(&context).unwrap();
+    // Each has a slab of its own.
+    let mut qps: Vec<QueuePair> = (0..3)
+        .map(|_| QueuePair::create(&pd, &gpu, &QpConfig::default()).unwrap())
+        .collect();
+    let memory = gpu.alloc(4096, "memory").unwrap();
+    let mr = Mr::register(&pd, &memory, Access::LOCAL_WRITE).unwrap();
+    assert_eq!(mr.memory_path(), Some(MemoryPath::PeerMemory));
+    let paths = context.memory_paths(&gpu);
+    let way = Some(MemoryPath::PeerMemory);
+    assert_eq!((paths.data, paths.queues), (way, way));
+    let refused: Vec<MemoryPath> = paths.refused.iter().map(|(path, _)| *path).collect();
+    assert_eq!(refused, [MemoryPath::DataDirect, MemoryPath::Dmabuf]);
+    // rdma-core 44 has one page for all. It is mapped once for each, by the GPU's driver once.
+    let pages = || {
+        let trace = faults.trace();
+        let mapped = trace.iter().filter(|call| call.name == "map_uar");
+        mapped.map(|call| call.object).collect::<Vec<_>>()
+    };
+    assert_eq!(pages().len(), 3);
+    // The first to have mapped the page is not the last to use it.
+    drop(qps.remove(0));
+    let infos: Vec<_> = qps.iter().map(QueuePair::local_info).collect();
+    QueuePair::connect_all(&mut qps, &[&infos[1], &infos[0]]).unwrap();
+    let qps: Vec<_> = qps.into_iter().map(|qp| qp.export().unwrap()).collect();
+    let module = Module::embedded(&gpu).unwrap();
+    let stream = Stream::create(&gpu).unwrap();
+    let bandwidth = Bandwidth {
+        size: 64,
+        slots: 4,
+        iters: 4,
+        ..Bandwidth::default()
+    };
+    let target = gpu.alloc(4096, "target").unwrap();
+    let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    let target = Mr::register(&pd, &target, rights).unwrap();
+    let mut run = bandwidth
+        .launch(&module, &stream, &qps, &mr, &target.remote())
+        .unwrap();
+    run.wait(Duration::from_secs(60)).unwrap().check().unwrap();
+    drop(run);
+    drop((qps, mr, target, memory, module, stream, pd));
+    assert_eq!(context.retained(), []);
+    context.close().unwrap();
+    gpu.close().unwrap();
 }
 
 #[test]

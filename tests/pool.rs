@@ -4,9 +4,10 @@ mod common;
 
 use std::collections::BTreeMap;
 
-use common::{Options, PATIENCE, POISON, pattern};
+use common::{Options, PATIENCE, POISON, World, pattern};
+use warpverbs::driver::UarKind;
 use warpverbs::driver::fault::{Call, Fault, Faults, Outcome};
-use warpverbs::driver::sim::{InjectedFault, World};
+use warpverbs::driver::sim::InjectedFault;
 use warpverbs::{
     Access, Bandwidth, CloseReport, Context, CqForm, Error, ErrorKind, ExportedQp, GpuContext,
     Module, Mr, Pd, QpConfig, QpPool, QpStatus, QueuePair, Refused, Sharing, Stage, Stream,
@@ -188,6 +189,8 @@ fn a_thousand_qps_cost_five_commands_each_to_open_and_three_to_close_when_idle()
         assert!(sum(&nic) <= 5 * count + 64, "{nic:?}");
         assert!(sum(&gpu) <= 10, "{gpu:?}");
 
+        rig.world
+            .note("calls that open and connect", (count, &nic, &gpu));
         let opened = trace.len();
         pool.close().unwrap();
         let [nic, gpu] = counts(&rig.faults.trace()[opened..]);
@@ -210,6 +213,26 @@ fn a_thousand_qps_cost_five_commands_each_to_open_and_three_to_close_when_idle()
         drop(qps);
         rig.finish();
     }
+}
+
+/// For whoever compares drivers: some have one doorbell page for all that ask for one.
+#[test]
+fn doorbell_pages_are_one_or_one_each() {
+    let rig = rig();
+    let nic = rig.world.nic();
+    let [one, two] = [(); 2].map(|()| nic.alloc_uar(UarKind::NonCachedDedicated).unwrap());
+    let pages = if one.page_id == two.page_id {
+        "one"
+    } else {
+        "each"
+    };
+    println!("doorbell pages: {pages}");
+    assert_eq!(one.page == two.page, pages == "one");
+    assert_ne!(one.handle, two.handle);
+    for uar in [one, two] {
+        nic.free_uar(uar.handle).unwrap();
+    }
+    rig.finish();
 }
 
 /// The same when the NIC is closed, and after the QPs were used.
@@ -713,6 +736,7 @@ fn a_drain_that_times_out_keeps_the_slab_and_frees_the_siblings() {
 #[test]
 fn threads_create_and_close_in_one_pool_at_the_same_time() {
     let rig = rig();
+    rig.world.is_timed();
     let pool = rig.pool(8);
     std::thread::scope(|scope| {
         for _ in 0..4 {
@@ -743,6 +767,7 @@ fn threads_create_and_close_in_one_pool_at_the_same_time() {
 fn a_nic_is_closed_while_threads_use_a_pool() {
     for round in 0..10 {
         let rig = rig();
+        rig.world.is_timed();
         let pool = rig.pool(8);
         std::thread::scope(|scope| {
             for _ in 0..3 {

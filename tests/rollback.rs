@@ -4,9 +4,8 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{Options, PATIENCE, connected_pair, pattern};
+use common::{Options, PATIENCE, World, connected_pair, pattern};
 use warpverbs::driver::fault::{Fault, Faults};
-use warpverbs::driver::sim::World;
 use warpverbs::driver::{Gpu, Nic};
 use warpverbs::{
     Access, Bandwidth, Context, Error, ErrorKind, GpuContext, HostMemory, Module, Mr, Pd, QpStatus,

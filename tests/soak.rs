@@ -4,8 +4,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Options, PATIENCE, connected_pair};
-use warpverbs::driver::sim::World;
+use common::{Options, PATIENCE, World, connected_pair};
 use warpverbs::{Access, Context, GpuContext, Mr, Pd, QueuePair, Result};
 
 /// Lives of the soak: `WARPVERBS_SOAK=10000` for the long one.

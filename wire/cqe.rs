@@ -289,6 +289,13 @@ impl Tail {
         is_new(self.op_own(), index, depth)
     }
 
+    /// True if it is new ([`Self::is_new`]) and the success of a send WQE ([`CqeOpcode::Requester`]): one comparison.
+    #[inline(always)]
+    pub const fn is_success(self, index: u64, depth: u32) -> bool {
+        const _: () = assert!(CqeOpcode::Requester.code() == 0);
+        self.0 & (0xf1 << 56) == (owner_at(index, depth) as u64) << 56
+    }
+
     /// Index of the WQE's first WQEBB, low 16 bits.
     #[inline(always)]
     pub const fn wqe_counter(self) -> u16 {

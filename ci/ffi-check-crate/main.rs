@@ -1,7 +1,7 @@
 //! Says in C what this project believes of the system's headers, for a C compiler to refute; and has the Rust compiler compare
 //! the table of functions with the declarations that bindgen finds there now.
 //!
-//! `FFI_DECLARATIONS` names the file of those declarations at build time.
+//! `FFI_DECLARATIONS` names the file of those declarations at build time, `FFI_WITNESS` that of what is compared with ibverbs-sys.
 
 #[allow(dead_code, non_camel_case_types, non_snake_case, non_upper_case_globals, unsafe_op_in_unsafe_fn)]
 #[path = "../../host/ffi/bindings.rs"]
@@ -28,6 +28,42 @@ macro_rules! functions {
     };
 }
 include!("../../host/ffi/table.rs");
+
+/// Structures of verbs as the crate ibverbs-sys has them: by the headers of another rdma-core and by another bindgen. Where one
+/// differs, this does not compile.
+mod witness {
+    use super::bindings;
+    use std::mem::{align_of, offset_of, size_of};
+
+    macro_rules! structure {
+        ($name:ident) => {
+            const _: () = assert!(
+                size_of::<bindings::$name>() == size_of::<ibverbs_sys::$name>()
+                    && align_of::<bindings::$name>() == align_of::<ibverbs_sys::$name>(),
+                concat!("size of ", stringify!($name))
+            );
+        };
+    }
+    macro_rules! field {
+        ($name:ident, $field:ident) => {
+            const _: () = assert!(
+                offset_of!(bindings::$name, $field) == offset_of!(ibverbs_sys::$name, $field),
+                concat!("offset of ", stringify!($name), "::", stringify!($field))
+            );
+        };
+    }
+    include!(env!("FFI_WITNESS"));
+    // Later releases have appended a field. The driver calls the exported ibv_query_port, which fills the structure of the
+    // first release and no more.
+    const _: () = assert!(
+        size_of::<bindings::ibv_port_attr>() <= size_of::<ibverbs_sys::ibv_port_attr>()
+    );
+    // The comparison can fail.
+    const _: () = assert!(
+        offset_of!(bindings::ibv_mr, lkey) != offset_of!(ibverbs_sys::ibv_mr, rkey)
+            && size_of::<bindings::ibv_mr>() != size_of::<ibverbs_sys::ibv_qp>()
+    );
+}
 
 macro_rules! structures {
     ($($name:ident { $($field:ident $(= $c:literal)?),* })*) => {

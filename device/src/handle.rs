@@ -66,7 +66,7 @@ impl Flags {
     /// `address` is that of an exported handle of any version: each begins with its number.
     #[inline(always)]
     pub unsafe fn load(address: u64) -> Result<Self, Error> {
-        if address % abi::HANDLE_ALIGN != 0 {
+        if !address.is_multiple_of(abi::HANDLE_ALIGN) {
             return Err(Error::InvalidArgument);
         }
         // SAFETY: the caller's: the first line is live and immutable.

@@ -99,8 +99,14 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
     ) -> Result<Ticket, Error> {
         let (rank, members) = group.scan(1, 1);
         // SAFETY: the caller's.
-        let list =
-            unsafe { List::new(address, (rank, members, count), self.log_max(), direction) }?;
+        let list = unsafe {
+            List::new(
+                address,
+                (rank, members, count),
+                self.log_max_message(),
+                direction,
+            )
+        }?;
         self.stream_by(group, list)
     }
 }

@@ -41,7 +41,7 @@ impl Global {
 
     /// True if it is a multiple of `BYTES`, a power of two.
     pub(crate) fn is_aligned<const BYTES: u64>(self) -> bool {
-        self.0 % BYTES == 0
+        self.0.is_multiple_of(BYTES)
     }
 }
 
@@ -59,7 +59,7 @@ enum Update {
 }
 
 macro_rules! scope {
-    ($($scope:ident: $acquire:ident $release:ident $fence:expr;)*) => {$(
+    ($($scope:ident: $acquire:ident $release:ident $fence:ident;)*) => {$(
         impl Scope for $scope {
             unsafe fn load_relaxed<const OFFSET: usize>(at: Global) -> u64 {
                 // SAFETY: the caller's (see `Scope`).
@@ -94,17 +94,19 @@ macro_rules! scope {
                 unsafe { memory::update(at.0 + OFFSET as u64, Update::Or(value)) };
             }
             fn fence() {
-                $fence;
+                $fence();
             }
         }
     )*};
 }
 scope!(
-    Plain: Relaxed Relaxed ();
-    Cta: Acquire Release memory::fence_here();
-    Gpu: Acquire Release memory::fence_here();
-    Sys: Acquire Release memory::fence_here();
+    Plain: Relaxed Relaxed no_fence;
+    Cta: Acquire Release fence_sys;
+    Gpu: Acquire Release fence_sys;
+    Sys: Acquire Release fence_sys;
 );
+
+fn no_fence() {}
 
 /// Acquire-release fence.
 pub(crate) fn fence_sys() {

@@ -218,27 +218,33 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
         let cqe = self.cq.cqe(consumer);
         // O6: opcode, owner bit and WQE counter by one strong load; the payload only after the fence below.
         let tail = cqe.tail();
-        // A fresh CQE is all ones: an invalid opcode. A collapsed CQ's owner bit means nothing.
-        let new = if C::COLLAPSED {
-            !tail.is_invalid()
+        // A collapsed CQ's owner bit means nothing.
+        let succeeded = if C::COLLAPSED {
+            tail.opcode_bits() == CqeOpcode::Requester.code()
         } else {
-            self.cq.is_new(tail, consumer)
+            self.cq.is_success(tail, consumer)
         };
-        if !new {
-            return Ok(());
-        }
         let completed = extend(known, tail.wqe_counter());
+        if !succeeded {
+            // A fresh CQE is all ones: an invalid opcode.
+            let new = if C::COLLAPSED {
+                !tail.is_invalid() && completed != known
+            } else {
+                self.cq.is_new(tail, consumer)
+            };
+            if !new {
+                return Ok(());
+            }
+            arch::cold();
+            arch::fence_sys();
+            // An error; or an opcode that a send CQ does not carry, which is recorded just the same.
+            return Err(self.take_error(cqe, tail));
+        }
         if C::COLLAPSED && completed == known {
             return Ok(());
         }
-        let is_error = tail.opcode_bits() != CqeOpcode::Requester.code();
-        if S::SHARED || ACQUIRE || is_error {
+        if S::SHARED || ACQUIRE {
             arch::fence_sys();
-        }
-        if is_error {
-            arch::cold();
-            // An error; or an opcode that a send CQ does not carry, which is recorded just the same.
-            return Err(self.take_error(cqe, tail));
         }
         self.set_completed(completed);
         if S::SHARED && C::CHECKED && !C::COLLAPSED {

@@ -211,6 +211,12 @@ impl CqRing {
         Cqe(self.base.offset((index & self.mask) << LOG_STRIDE))
     }
 
+    /// True if a CQE of the ring is the success of a send WQE that the NIC writes at this index.
+    #[inline(always)]
+    pub(crate) fn is_success(&self, tail: Tail, index: u64) -> bool {
+        tail.is_success(index, self.mask as u32 + 1)
+    }
+
     /// True if a CQE of the ring is the one that the NIC writes at this index, not an older one.
     #[inline(always)]
     pub(crate) fn is_new(&self, tail: Tail, index: u64) -> bool {

@@ -85,7 +85,7 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
         let signal = signal.work()?;
         let chunks = self.chunks(local, remote, len, Direction::Put);
         let (rank, members) = group.scan(1, 1);
-        let (_, long) = group.scan(0, u32::from(len > 1 << self.log_max()));
+        let (_, long) = group.scan(0, u32::from(len > 1 << self.log_max_message()));
         if long == 0 && members < u64::from(self.max_wqebbs()) {
             let last = rank + 1 == members;
             return self.post_by(group, Then(chunks, last.then_some(signal)));
@@ -118,7 +118,7 @@ impl<S: Sharing, D: Doorbell, C: EverySignalled> Sq<S, D, C> {
         let mut rest = self.chunks(local, remote, len, Direction::Put);
         if self.one_message(len).is_none() && len != 0 {
             // All messages but the last, whose completion is the last.
-            let max = 1 << self.log_max();
+            let max = 1 << self.log_max_message();
             let before = (len - 1) / max * max;
             self.put(local, remote, before)?;
             rest = self.chunks(

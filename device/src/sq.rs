@@ -111,14 +111,19 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
     /// # Safety
     ///
     /// As [`Self::open`]'s. With [`Exclusive`](crate::Exclusive) every member of the group, the same ones each time, makes every
-    /// call on the queue together with the others, and all drop it before the kernel's next use of the QP.
+    /// call on the queue together with the others; a value is dropped before the group opens the QP again.
     #[inline(always)]
     #[allow(unsafe_code)] // As `open`.
     pub unsafe fn open_by<G: Group>(group: G, address: u64) -> Result<Self, Error> {
+        // An exclusive queue's words are read behind the write of the group's last value, and all have read them before the next.
+        if !S::SHARED {
+            group.sync();
+        }
         // SAFETY: the caller's.
         let opened = unsafe { Self::open_as(address, group.is_leader()) };
-        // An exclusive queue's words are not written back before all have read them.
-        group.sync();
+        if !S::SHARED {
+            group.sync();
+        }
         opened
     }
 
@@ -255,7 +260,7 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
 
     /// log2 of the port's largest message.
     #[inline(always)]
-    pub(crate) fn log_max(&self) -> u32 {
+    pub fn log_max_message(&self) -> u32 {
         self.log_max_message
     }
 

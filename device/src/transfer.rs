@@ -281,7 +281,7 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
             local,
             remote,
             len,
-            log_max: self.log_max(),
+            log_max: self.log_max_message(),
             direction,
         }
     }
@@ -289,6 +289,6 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
     /// The length, if it is one message.
     #[inline(always)]
     pub(crate) fn one_message(&self, len: u64) -> Option<Length> {
-        Length::of_one(len, self.log_max())
+        Length::of_one(len, self.log_max_message())
     }
 }

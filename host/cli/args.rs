@@ -42,9 +42,21 @@ pub(crate) struct SimEnvArgs {
     /// What the devices' ports are
     #[arg(long, value_enum, default_value_t = Link::Ethernet)]
     pub(crate) link: Link,
+    /// How the devices see doorbells [default: what WARPVERBS_SIM_DOORBELLS says, or fast]
+    #[arg(long, value_enum)]
+    pub(crate) doorbells: Option<Doorbells>,
     /// The command
     #[arg(last = true, required = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
+}
+
+/// How doorbells are seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Doorbells {
+    /// In memory: of stores that follow each other closely the last one
+    Fast,
+    /// Each store to a doorbell page by itself, with its width and place: slow
+    Conformance,
 }
 
 /// What a port is.

@@ -11,7 +11,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::args::{Link, SimEnvArgs};
+use crate::args::{Doorbells, Link, SimEnvArgs};
 use crate::failure::Failure;
 
 const LIBRARY: &str = "libwarpverbs_sim.so";
@@ -46,6 +46,13 @@ pub(crate) fn run(args: &SimEnvArgs) -> Result<(), Failure> {
         )
         // The devices of an outer one, or of the machine, are not those of this one.
         .env_remove("SYSFS_PATH");
+    if let Some(doorbells) = args.doorbells {
+        let doorbells = match doorbells {
+            Doorbells::Fast => "fast",
+            Doorbells::Conformance => "conformance",
+        };
+        command.env("WARPVERBS_SIM_DOORBELLS", doorbells);
+    }
     if let Some(beside) = executable().as_deref().and_then(Path::parent) {
         command.env("PATH", joined(beside, env::var_os("PATH"), ":"));
     }

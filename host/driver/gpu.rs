@@ -48,6 +48,15 @@ pub enum Progress {
     Pending,
 }
 
+/// How a dmabuf is to be mapped by whoever imports it (`CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DmabufMapping {
+    /// As the GPU driver chooses.
+    Default,
+    /// Over PCIe, which data-direct access needs.
+    Pcie,
+}
+
 /// How far the GPU orders writes of a NIC for its own threads
 /// (`CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -152,13 +161,20 @@ pub trait Gpu: Send + Sync + fmt::Debug {
 
     /// Opens a dmabuf for a range of GPU memory and returns its descriptor and the range's offset
     /// in it.
-    fn export_dmabuf(&self, addr: u64, len: u64) -> Result<(i32, u64), DriverError>;
+    fn export_dmabuf(
+        &self,
+        addr: u64,
+        len: u64,
+        mapping: DmabufMapping,
+    ) -> Result<(i32, u64), DriverError>;
     /// Closes a dmabuf descriptor.
     fn close_dmabuf(&self, fd: i32) -> Result<(), DriverError>;
 
-    /// Maps a doorbell page, given by its CPU address, into the GPU; returns its device address.
+    /// Maps a doorbell page, given by its CPU address, into the GPU; returns its device address. A page may be given several
+    /// times, as a NIC's driver may hand out one page several times (rdma-core's that are not dedicated are one for all):
+    /// CUDA registers no page twice (`cuMemHostRegister`), so an implementation maps it once and counts.
     fn map_uar(&self, page: u64, len: u64) -> Result<u64, DriverError>;
-    /// Unmaps it, by its CPU address.
+    /// Ends one mapping, by the page's CPU address; the last one takes it out of the GPU.
     fn unmap_uar(&self, page: u64) -> Result<(), DriverError>;
 
     /// How the GPU orders a NIC's writes.

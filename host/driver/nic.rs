@@ -66,6 +66,8 @@ pub enum MemoryRegion {
         len: u64,
         /// Address by which work requests name the first byte.
         iova: u64,
+        /// Reached over the NIC's data-direct function; of an MR only, and only where [`Nic::data_direct`] says so.
+        data_direct: bool,
     },
 }
 
@@ -201,7 +203,13 @@ pub trait Nic: Send + Sync + fmt::Debug {
     /// Frees one.
     fn dealloc_pd(&self, pd: NicHandle) -> Result<(), DriverError>;
 
-    /// Registers memory (`ibv_reg_mr_iova2`, `ibv_reg_dmabuf_mr`).
+    /// True if the NIC has a data-direct function: a second path to GPU memory beside that of its own PCIe function
+    /// (`mlx5dv_get_data_direct_sysfs_path`).
+    fn data_direct(&self) -> Result<bool, DriverError> {
+        Ok(false)
+    }
+
+    /// Registers memory (`ibv_reg_mr_iova2`, `ibv_reg_dmabuf_mr`, `mlx5dv_reg_dmabuf_mr`).
     ///
     /// # Safety
     ///
@@ -252,6 +260,11 @@ pub trait Nic: Send + Sync + fmt::Debug {
 
     /// Event queue number of a completion vector (`mlx5dv_devx_query_eqn`).
     fn query_eqn(&self, vector: u32) -> Result<u32, DriverError>;
+    /// The counter set that the system shows as the port's `hw_counters`: QPs that are attached to it count there. `None` if there is
+    /// none, or nobody knows. Learned from a QP of verbs, which is made and destroyed.
+    fn port_counter_set(&self, _port: u8) -> Result<Option<u8>, DriverError> {
+        Ok(None)
+    }
     /// Queries a port; ports count from 1.
     fn query_port(&self, port: u8) -> Result<PortInfo, DriverError>;
     /// Reads one entry of a port's GID table; `None` if the entry is empty.

@@ -1013,6 +1013,92 @@ pub const IBV_QPT_XRC_SEND: ibv_qp_type = 9;
 pub const IBV_QPT_XRC_RECV: ibv_qp_type = 10;
 pub const IBV_QPT_DRIVER: ibv_qp_type = 255;
 pub type ibv_qp_type = ::std::os::raw::c_uint;
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct ibv_qp_cap {
+    pub max_send_wr: u32,
+    pub max_recv_wr: u32,
+    pub max_send_sge: u32,
+    pub max_recv_sge: u32,
+    pub max_inline_data: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_qp_cap"][::std::mem::size_of::<ibv_qp_cap>() - 20usize];
+    ["Alignment of ibv_qp_cap"][::std::mem::align_of::<ibv_qp_cap>() - 4usize];
+    ["Offset of field: ibv_qp_cap::max_send_wr"]
+        [::std::mem::offset_of!(ibv_qp_cap, max_send_wr) - 0usize];
+    ["Offset of field: ibv_qp_cap::max_recv_wr"]
+        [::std::mem::offset_of!(ibv_qp_cap, max_recv_wr) - 4usize];
+    ["Offset of field: ibv_qp_cap::max_send_sge"]
+        [::std::mem::offset_of!(ibv_qp_cap, max_send_sge) - 8usize];
+    ["Offset of field: ibv_qp_cap::max_recv_sge"]
+        [::std::mem::offset_of!(ibv_qp_cap, max_recv_sge) - 12usize];
+    ["Offset of field: ibv_qp_cap::max_inline_data"]
+        [::std::mem::offset_of!(ibv_qp_cap, max_inline_data) - 16usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_qp_init_attr {
+    pub qp_context: *mut ::std::os::raw::c_void,
+    pub send_cq: *mut ibv_cq,
+    pub recv_cq: *mut ibv_cq,
+    pub srq: *mut ibv_srq,
+    pub cap: ibv_qp_cap,
+    pub qp_type: ibv_qp_type,
+    pub sq_sig_all: ::std::os::raw::c_int,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_qp_init_attr"][::std::mem::size_of::<ibv_qp_init_attr>() - 64usize];
+    ["Alignment of ibv_qp_init_attr"][::std::mem::align_of::<ibv_qp_init_attr>() - 8usize];
+    ["Offset of field: ibv_qp_init_attr::qp_context"]
+        [::std::mem::offset_of!(ibv_qp_init_attr, qp_context) - 0usize];
+    ["Offset of field: ibv_qp_init_attr::send_cq"]
+        [::std::mem::offset_of!(ibv_qp_init_attr, send_cq) - 8usize];
+    ["Offset of field: ibv_qp_init_attr::recv_cq"]
+        [::std::mem::offset_of!(ibv_qp_init_attr, recv_cq) - 16usize];
+    ["Offset of field: ibv_qp_init_attr::srq"]
+        [::std::mem::offset_of!(ibv_qp_init_attr, srq) - 24usize];
+    ["Offset of field: ibv_qp_init_attr::cap"]
+        [::std::mem::offset_of!(ibv_qp_init_attr, cap) - 32usize];
+    ["Offset of field: ibv_qp_init_attr::qp_type"]
+        [::std::mem::offset_of!(ibv_qp_init_attr, qp_type) - 52usize];
+    ["Offset of field: ibv_qp_init_attr::sq_sig_all"]
+        [::std::mem::offset_of!(ibv_qp_init_attr, sq_sig_all) - 56usize];
+};
+impl Default for ibv_qp_init_attr {
+    fn default() -> Self {
+        let mut s = ::std::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::std::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+pub const IBV_QP_STATE: ibv_qp_attr_mask = 1;
+pub const IBV_QP_CUR_STATE: ibv_qp_attr_mask = 2;
+pub const IBV_QP_EN_SQD_ASYNC_NOTIFY: ibv_qp_attr_mask = 4;
+pub const IBV_QP_ACCESS_FLAGS: ibv_qp_attr_mask = 8;
+pub const IBV_QP_PKEY_INDEX: ibv_qp_attr_mask = 16;
+pub const IBV_QP_PORT: ibv_qp_attr_mask = 32;
+pub const IBV_QP_QKEY: ibv_qp_attr_mask = 64;
+pub const IBV_QP_AV: ibv_qp_attr_mask = 128;
+pub const IBV_QP_PATH_MTU: ibv_qp_attr_mask = 256;
+pub const IBV_QP_TIMEOUT: ibv_qp_attr_mask = 512;
+pub const IBV_QP_RETRY_CNT: ibv_qp_attr_mask = 1024;
+pub const IBV_QP_RNR_RETRY: ibv_qp_attr_mask = 2048;
+pub const IBV_QP_RQ_PSN: ibv_qp_attr_mask = 4096;
+pub const IBV_QP_MAX_QP_RD_ATOMIC: ibv_qp_attr_mask = 8192;
+pub const IBV_QP_ALT_PATH: ibv_qp_attr_mask = 16384;
+pub const IBV_QP_MIN_RNR_TIMER: ibv_qp_attr_mask = 32768;
+pub const IBV_QP_SQ_PSN: ibv_qp_attr_mask = 65536;
+pub const IBV_QP_MAX_DEST_RD_ATOMIC: ibv_qp_attr_mask = 131072;
+pub const IBV_QP_PATH_MIG_STATE: ibv_qp_attr_mask = 262144;
+pub const IBV_QP_CAP: ibv_qp_attr_mask = 524288;
+pub const IBV_QP_DEST_QPN: ibv_qp_attr_mask = 1048576;
+pub const IBV_QP_RATE_LIMIT: ibv_qp_attr_mask = 33554432;
+pub type ibv_qp_attr_mask = ::std::os::raw::c_uint;
 pub const IBV_QPS_RESET: ibv_qp_state = 0;
 pub const IBV_QPS_INIT: ibv_qp_state = 1;
 pub const IBV_QPS_RTR: ibv_qp_state = 2;
@@ -1022,6 +1108,102 @@ pub const IBV_QPS_SQE: ibv_qp_state = 5;
 pub const IBV_QPS_ERR: ibv_qp_state = 6;
 pub const IBV_QPS_UNKNOWN: ibv_qp_state = 7;
 pub type ibv_qp_state = ::std::os::raw::c_uint;
+pub const IBV_MIG_MIGRATED: ibv_mig_state = 0;
+pub const IBV_MIG_REARM: ibv_mig_state = 1;
+pub const IBV_MIG_ARMED: ibv_mig_state = 2;
+pub type ibv_mig_state = ::std::os::raw::c_uint;
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct ibv_qp_attr {
+    pub qp_state: ibv_qp_state,
+    pub cur_qp_state: ibv_qp_state,
+    pub path_mtu: ibv_mtu,
+    pub path_mig_state: ibv_mig_state,
+    pub qkey: u32,
+    pub rq_psn: u32,
+    pub sq_psn: u32,
+    pub dest_qp_num: u32,
+    pub qp_access_flags: ::std::os::raw::c_uint,
+    pub cap: ibv_qp_cap,
+    pub ah_attr: ibv_ah_attr,
+    pub alt_ah_attr: ibv_ah_attr,
+    pub pkey_index: u16,
+    pub alt_pkey_index: u16,
+    pub en_sqd_async_notify: u8,
+    pub sq_draining: u8,
+    pub max_rd_atomic: u8,
+    pub max_dest_rd_atomic: u8,
+    pub min_rnr_timer: u8,
+    pub port_num: u8,
+    pub timeout: u8,
+    pub retry_cnt: u8,
+    pub rnr_retry: u8,
+    pub alt_port_num: u8,
+    pub alt_timeout: u8,
+    pub rate_limit: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_qp_attr"][::std::mem::size_of::<ibv_qp_attr>() - 144usize];
+    ["Alignment of ibv_qp_attr"][::std::mem::align_of::<ibv_qp_attr>() - 8usize];
+    ["Offset of field: ibv_qp_attr::qp_state"]
+        [::std::mem::offset_of!(ibv_qp_attr, qp_state) - 0usize];
+    ["Offset of field: ibv_qp_attr::cur_qp_state"]
+        [::std::mem::offset_of!(ibv_qp_attr, cur_qp_state) - 4usize];
+    ["Offset of field: ibv_qp_attr::path_mtu"]
+        [::std::mem::offset_of!(ibv_qp_attr, path_mtu) - 8usize];
+    ["Offset of field: ibv_qp_attr::path_mig_state"]
+        [::std::mem::offset_of!(ibv_qp_attr, path_mig_state) - 12usize];
+    ["Offset of field: ibv_qp_attr::qkey"][::std::mem::offset_of!(ibv_qp_attr, qkey) - 16usize];
+    ["Offset of field: ibv_qp_attr::rq_psn"][::std::mem::offset_of!(ibv_qp_attr, rq_psn) - 20usize];
+    ["Offset of field: ibv_qp_attr::sq_psn"][::std::mem::offset_of!(ibv_qp_attr, sq_psn) - 24usize];
+    ["Offset of field: ibv_qp_attr::dest_qp_num"]
+        [::std::mem::offset_of!(ibv_qp_attr, dest_qp_num) - 28usize];
+    ["Offset of field: ibv_qp_attr::qp_access_flags"]
+        [::std::mem::offset_of!(ibv_qp_attr, qp_access_flags) - 32usize];
+    ["Offset of field: ibv_qp_attr::cap"][::std::mem::offset_of!(ibv_qp_attr, cap) - 36usize];
+    ["Offset of field: ibv_qp_attr::ah_attr"]
+        [::std::mem::offset_of!(ibv_qp_attr, ah_attr) - 56usize];
+    ["Offset of field: ibv_qp_attr::alt_ah_attr"]
+        [::std::mem::offset_of!(ibv_qp_attr, alt_ah_attr) - 88usize];
+    ["Offset of field: ibv_qp_attr::pkey_index"]
+        [::std::mem::offset_of!(ibv_qp_attr, pkey_index) - 120usize];
+    ["Offset of field: ibv_qp_attr::alt_pkey_index"]
+        [::std::mem::offset_of!(ibv_qp_attr, alt_pkey_index) - 122usize];
+    ["Offset of field: ibv_qp_attr::en_sqd_async_notify"]
+        [::std::mem::offset_of!(ibv_qp_attr, en_sqd_async_notify) - 124usize];
+    ["Offset of field: ibv_qp_attr::sq_draining"]
+        [::std::mem::offset_of!(ibv_qp_attr, sq_draining) - 125usize];
+    ["Offset of field: ibv_qp_attr::max_rd_atomic"]
+        [::std::mem::offset_of!(ibv_qp_attr, max_rd_atomic) - 126usize];
+    ["Offset of field: ibv_qp_attr::max_dest_rd_atomic"]
+        [::std::mem::offset_of!(ibv_qp_attr, max_dest_rd_atomic) - 127usize];
+    ["Offset of field: ibv_qp_attr::min_rnr_timer"]
+        [::std::mem::offset_of!(ibv_qp_attr, min_rnr_timer) - 128usize];
+    ["Offset of field: ibv_qp_attr::port_num"]
+        [::std::mem::offset_of!(ibv_qp_attr, port_num) - 129usize];
+    ["Offset of field: ibv_qp_attr::timeout"]
+        [::std::mem::offset_of!(ibv_qp_attr, timeout) - 130usize];
+    ["Offset of field: ibv_qp_attr::retry_cnt"]
+        [::std::mem::offset_of!(ibv_qp_attr, retry_cnt) - 131usize];
+    ["Offset of field: ibv_qp_attr::rnr_retry"]
+        [::std::mem::offset_of!(ibv_qp_attr, rnr_retry) - 132usize];
+    ["Offset of field: ibv_qp_attr::alt_port_num"]
+        [::std::mem::offset_of!(ibv_qp_attr, alt_port_num) - 133usize];
+    ["Offset of field: ibv_qp_attr::alt_timeout"]
+        [::std::mem::offset_of!(ibv_qp_attr, alt_timeout) - 134usize];
+    ["Offset of field: ibv_qp_attr::rate_limit"]
+        [::std::mem::offset_of!(ibv_qp_attr, rate_limit) - 136usize];
+};
+impl Default for ibv_qp_attr {
+    fn default() -> Self {
+        let mut s = ::std::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::std::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
 pub const IBV_WR_RDMA_WRITE: ibv_wr_opcode = 0;
 pub const IBV_WR_RDMA_WRITE_WITH_IMM: ibv_wr_opcode = 1;
 pub const IBV_WR_SEND: ibv_wr_opcode = 2;

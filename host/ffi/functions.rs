@@ -15,7 +15,9 @@ use super::bindings::*;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NotLoaded {
     /// A library is missing.
-    #[error("{library} cannot be loaded ({why}): install rdma-core (Debian: ibverbs-providers)")]
+    #[error(
+        "{library} cannot be loaded ({why}): install rdma-core 44 or later (Debian: ibverbs-providers)"
+    )]
     Library {
         /// Its file.
         library: &'static str,
@@ -44,6 +46,7 @@ macro_rules! functions {
         #[allow(missing_debug_implementations, reason = "addresses say nothing")]
         pub(crate) struct Functions {
             $(pub(crate) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
+            newer: Option<DataDirect>,
         }
 
         impl Functions {
@@ -70,6 +73,7 @@ macro_rules! functions {
                             >(found)
                         }
                     },)*
+                    newer: DataDirect::find(mlx5),
                 })
             }
         }
@@ -80,7 +84,44 @@ macro_rules! functions {
 
 include!("table.rs");
 
+type RegDmabufMr =
+    unsafe extern "C" fn(*mut ibv_pd, u64, usize, u64, c_int, c_int, c_int) -> *mut ibv_mr;
+type GetDataDirectSysfsPath = unsafe extern "C" fn(*mut ibv_context, *mut c_char, usize) -> c_int;
+
+/// Functions of rdma-core 54 and later. The headers that the other declarations come from do not have them (`mlx5dv.h` of 54).
+#[allow(missing_debug_implementations, reason = "addresses say nothing")]
+pub(crate) struct DataDirect {
+    pub(crate) mlx5dv_reg_dmabuf_mr: RegDmabufMr,
+    pub(crate) mlx5dv_get_data_direct_sysfs_path: GetDataDirectSysfsPath,
+}
+
+impl DataDirect {
+    fn find(mlx5: *mut c_void) -> Option<Self> {
+        let version = c"MLX5_1.25";
+        let register = versioned(mlx5, c"mlx5dv_reg_dmabuf_mr", version);
+        let path = versioned(mlx5, c"mlx5dv_get_data_direct_sysfs_path", version);
+        if register.is_null() || path.is_null() {
+            return None;
+        }
+        // SAFETY: `transmute` as in `Functions::find`: rdma-core 54's `mlx5dv.h` declares the two of this version so.
+        unsafe {
+            Some(Self {
+                mlx5dv_reg_dmabuf_mr: std::mem::transmute::<*mut c_void, RegDmabufMr>(register),
+                mlx5dv_get_data_direct_sysfs_path: std::mem::transmute::<
+                    *mut c_void,
+                    GetDataDirectSysfsPath,
+                >(path),
+            })
+        }
+    }
+}
+
 impl Functions {
+    /// Those of data-direct registration, where rdma-core has them.
+    pub(crate) fn data_direct(&self) -> Option<&DataDirect> {
+        self.newer.as_ref()
+    }
+
     /// The functions, found at the first call.
     pub(crate) fn get() -> Result<&'static Self, NotLoaded> {
         static FUNCTIONS: OnceLock<Result<Functions, NotLoaded>> = OnceLock::new();
@@ -141,4 +182,30 @@ fn versioned(library: *mut c_void, name: &CStr, version: &CStr) -> *mut c_void {
 fn versioned(library: *mut c_void, name: &CStr, _version: &CStr) -> *mut c_void {
     // SAFETY: `dlsym` demands an open handle, which `open` gave, and a string.
     unsafe { libc::dlsym(library, name.as_ptr()) }
+}
+
+#[cfg(test)]
+mod tests {
+    /// Newest versions of symbols in rdma-core 44.0 (its `libibverbs.map.in` and `libmlx5.map`).
+    const IN_44: [(&str, u32); 2] = [("IBVERBS_1.", 14), ("MLX5_1.", 24)];
+
+    #[test]
+    fn every_function_of_the_table_is_in_rdma_core_44() {
+        let lines = include_str!("table.rs").lines();
+        let versions: Vec<&str> = lines
+            .filter(|line| line.contains(" fn "))
+            .filter_map(|line| line.split('"').nth(1))
+            .collect();
+        assert!(versions.len() >= 32);
+        for version in versions {
+            let older = IN_44.iter().any(|(family, newest)| {
+                let minor = version.strip_prefix(family).map(str::parse::<u32>);
+                matches!(minor, Some(Ok(minor)) if minor <= *newest)
+            });
+            assert!(
+                older,
+                "{version} must be optional, with an error that says so"
+            );
+        }
+    }
 }

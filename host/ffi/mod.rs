@@ -24,6 +24,8 @@ mod functions;
 pub(crate) use bindings::*;
 pub(crate) use functions::{Functions, NotLoaded};
 
+/// `MLX5DV_REG_DMABUF_ACCESS_DATA_DIRECT`, of rdma-core 54 and later.
+pub(crate) const REG_DMABUF_DATA_DIRECT: std::ffi::c_int = 1;
 /// `MLX5DV_UAR_ALLOC_TYPE_BF`
 pub(crate) const UAR_BLUE_FLAME: u32 = 0;
 /// `MLX5DV_UAR_ALLOC_TYPE_NC`

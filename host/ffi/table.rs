@@ -13,6 +13,11 @@ functions! {
     verbs "IBVERBS_1.8" fn ibv_reg_mr_iova2(*mut ibv_pd, *mut c_void, usize, u64, u32) -> *mut ibv_mr;
     verbs "IBVERBS_1.12" fn ibv_reg_dmabuf_mr(*mut ibv_pd, u64, usize, u64, c_int, c_int) -> *mut ibv_mr;
     verbs "IBVERBS_1.1" fn ibv_dereg_mr(*mut ibv_mr) -> c_int;
+    verbs "IBVERBS_1.1" fn ibv_create_cq(*mut ibv_context, c_int, *mut c_void, *mut ibv_comp_channel, c_int) -> *mut ibv_cq;
+    verbs "IBVERBS_1.1" fn ibv_destroy_cq(*mut ibv_cq) -> c_int;
+    verbs "IBVERBS_1.1" fn ibv_create_qp(*mut ibv_pd, *mut ibv_qp_init_attr) -> *mut ibv_qp;
+    verbs "IBVERBS_1.1" fn ibv_modify_qp(*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int;
+    verbs "IBVERBS_1.1" fn ibv_destroy_qp(*mut ibv_qp) -> c_int;
     verbs "IBVERBS_1.1" fn ibv_create_ah(*mut ibv_pd, *mut ibv_ah_attr) -> *mut ibv_ah;
     verbs "IBVERBS_1.1" fn ibv_destroy_ah(*mut ibv_ah) -> c_int;
     verbs "IBVERBS_1.11" fn _ibv_query_gid_ex(*mut ibv_context, u32, u32, *mut ibv_gid_entry, u32, usize) -> c_int;
@@ -24,6 +29,7 @@ functions! {
     mlx5 "MLX5_1.7" fn mlx5dv_devx_obj_query(*mut mlx5dv_devx_obj, *const c_void, usize, *mut c_void, usize) -> c_int;
     mlx5 "MLX5_1.7" fn mlx5dv_devx_obj_modify(*mut mlx5dv_devx_obj, *const c_void, usize, *mut c_void, usize) -> c_int;
     mlx5 "MLX5_1.7" fn mlx5dv_devx_obj_destroy(*mut mlx5dv_devx_obj) -> c_int;
+    mlx5 "MLX5_1.8" fn mlx5dv_devx_qp_query(*mut ibv_qp, *const c_void, usize, *mut c_void, usize) -> c_int;
     mlx5 "MLX5_1.19" fn mlx5dv_devx_umem_reg_ex(*mut ibv_context, *mut mlx5dv_devx_umem_in) -> *mut mlx5dv_devx_umem;
     mlx5 "MLX5_1.7" fn mlx5dv_devx_umem_dereg(*mut mlx5dv_devx_umem) -> c_int;
     mlx5 "MLX5_1.7" fn mlx5dv_devx_alloc_uar(*mut ibv_context, u32) -> *mut mlx5dv_devx_uar;

@@ -1,13 +1,16 @@
 //! The NIC, opened, with its capabilities.
 
-use std::sync::{Arc, OnceLock};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use warpverbs_wire::abi::MAX_SQ_DEPTH;
 use warpverbs_wire::prm::hca_cap::{GeneralCaps, GeneralCaps2, RoceCaps, TimestampCap};
 use warpverbs_wire::prm::query_hca_cap::Query;
 
+use super::gpu::{GpuContext, WeakGpu};
 use super::mailbox;
+use super::memory_path::MemoryPaths;
 use crate::driver::{DriverError, DriverErrorKind, Nic};
 use crate::error::{Error, Refused, Result};
 use crate::teardown::{CloseReport, Entered, GRACE, Graph, Retained, deadline_after, untold};
@@ -22,7 +25,17 @@ struct Shared {
     capabilities: Capabilities,
     /// Of completion vector 0, once asked: it is the device's, and stays.
     event_queue: OnceLock<u32>,
+    memory: Mutex<Vec<Reached>>,
+    /// By port, once asked.
+    counters: Mutex<BTreeMap<u8, Option<u8>>>,
     graph: Graph,
+}
+
+/// What was found out about a GPU's memory.
+#[derive(Debug)]
+struct Reached {
+    gpu: WeakGpu,
+    paths: MemoryPaths,
 }
 
 /// What a NIC can do, of what this crate asks.
@@ -47,6 +60,10 @@ pub struct Capabilities {
     pub(crate) udp_source_ports: Option<(u16, u16)>,
     /// Entries of a port's partition key table.
     pub(crate) pkeys: u16,
+    /// Ports of a LAG that a QP may be given one of ([`crate::QpConfig::lag_port`]); 0: none.
+    pub lag_ports: u8,
+    /// The NIC has a data-direct function, over which memory of GPUs may be registered.
+    pub data_direct: bool,
 }
 
 impl Context {
@@ -100,12 +117,22 @@ impl Context {
                 code @ 0..=5 => 128 << code,
                 _ => u16::MAX,
             },
+            lag_ports: if general.lag_tx_port_affinity {
+                general.num_lag_ports
+            } else {
+                0
+            },
+            data_direct: nic
+                .data_direct()
+                .map_err(Error::driver("ask for the NIC's data-direct function"))?,
         };
         tracing::info!(nic = nic.name(), ?capabilities, "NIC opened");
         Ok(Self(Arc::new(Shared {
             nic,
             capabilities,
             event_queue: OnceLock::new(),
+            memory: Mutex::default(),
+            counters: Mutex::default(),
             graph: Graph::new(crate::node_kinds::NIC),
         })))
     }
@@ -150,6 +177,35 @@ impl Context {
         self.0.graph.retry(deadline_after(GRACE))
     }
 
+    /// How this NIC reaches memory of a GPU, as far as registrations have found out.
+    pub fn memory_paths(&self, gpu: &GpuContext) -> MemoryPaths {
+        let memory = self.0.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        memory
+            .iter()
+            .find(|reached| reached.gpu.is(gpu))
+            .map_or_else(MemoryPaths::default, |reached| reached.paths.clone())
+    }
+
+    /// Notes what a registration has found out.
+    pub(super) fn note_memory(&self, gpu: &GpuContext, note: impl FnOnce(&mut MemoryPaths)) {
+        let mut memory = self.0.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        // Of GPUs that are closed nothing is known any more: another may lie where one lay.
+        memory.retain(|reached| reached.gpu.is_open());
+        let at = match memory.iter().position(|reached| reached.gpu.is(gpu)) {
+            Some(at) => at,
+            None => {
+                memory.push(Reached {
+                    gpu: gpu.downgrade(),
+                    paths: MemoryPaths::default(),
+                });
+                memory.len() - 1
+            }
+        };
+        if let Some(reached) = memory.get_mut(at) {
+            note(&mut reached.paths);
+        }
+    }
+
     /// The event queue that CQs name.
     pub(super) fn event_queue(&self) -> Result<u32> {
         if let Some(known) = self.0.event_queue.get() {
@@ -160,6 +216,29 @@ impl Context {
             .query_eqn(0)
             .map_err(Error::driver("query an event queue"))?;
         Ok(*self.0.event_queue.get_or_init(|| asked))
+    }
+
+    /// The counter set of a port's `hw_counters`, asked once.
+    pub(super) fn counter_set(&self, port: u8) -> Result<Option<u8>> {
+        let known = || {
+            self.0
+                .counters
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+        };
+        if let Some(known) = known().get(&port) {
+            return Ok(*known);
+        }
+        let asked = match self.driver().port_counter_set(port) {
+            // QPs work without.
+            Err(refusal) if refusal.kind == DriverErrorKind::Unsupported => {
+                tracing::info!(nic = self.name(), port, %refusal, "hw_counters will not count QPs");
+                None
+            }
+            asked => asked.map_err(Error::driver("learn the port's counter set"))?,
+        };
+        known().insert(port, asked);
+        Ok(asked)
     }
 
     /// Undoes a driver call. On a NIC that is gone there is nothing to undo.

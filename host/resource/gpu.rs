@@ -4,7 +4,7 @@
 //! Must not know: what the bytes mean.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::driver::{DriverError, Gpu, WriteOrdering};
@@ -17,6 +17,20 @@ use crate::teardown::{
 /// A GPU, opened. Clones are the same GPU.
 #[derive(Clone, Debug)]
 pub struct GpuContext(Arc<Opened>);
+
+/// A GPU that may have been closed.
+#[derive(Clone, Debug)]
+pub(super) struct WeakGpu(Weak<Opened>);
+
+impl WeakGpu {
+    pub(super) fn is(&self, gpu: &GpuContext) -> bool {
+        std::ptr::eq(self.0.as_ptr(), Arc::as_ptr(&gpu.0))
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.0.strong_count() > 0
+    }
+}
 
 #[derive(Debug)]
 struct Opened {
@@ -42,6 +56,11 @@ impl GpuContext {
             gpu,
             graph: Graph::new(crate::node_kinds::GPU),
         })))
+    }
+
+    /// A handle that does not keep it open.
+    pub(super) fn downgrade(&self) -> WeakGpu {
+        WeakGpu(Arc::downgrade(&self.0))
     }
 
     /// The GPU's name.

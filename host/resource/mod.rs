@@ -5,12 +5,12 @@
 
 mod context;
 mod cq;
-mod dmabuf;
 mod drain;
 mod gpu;
 mod host_memory;
 mod layout;
 mod mailbox;
+mod memory_path;
 #[allow(unsafe_code)]
 mod mr;
 mod path;
@@ -32,6 +32,7 @@ pub use context::{Capabilities, Context};
 pub use gpu::{GpuContext, GpuMemory};
 pub(crate) use gpu::{HostWords, MemoryNode};
 pub use host_memory::HostMemory;
+pub use memory_path::{MemoryPath, MemoryPaths};
 pub use mr::{Mr, RemoteMr};
 pub use pd::Pd;
 pub use pool::QpPool;

@@ -8,7 +8,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::dmabuf::with_dmabuf;
+use super::memory_path::{MemoryPath, Purpose, register_gpu_memory};
 use super::pd::PdNode;
 use super::{Context, GpuContext, GpuMemory, HostMemory, MemoryNode, Pd};
 use crate::driver::{Access, MemoryRegion, MrInfo};
@@ -23,6 +23,7 @@ pub struct Mr {
     len: u64,
     info: MrInfo,
     gpu: Option<GpuContext>,
+    path: Option<MemoryPath>,
     node: Shared<MrNode>,
 }
 
@@ -141,6 +142,11 @@ impl Mr {
         }
     }
 
+    /// How the NIC reaches it; `None` of host memory.
+    pub fn memory_path(&self) -> Option<MemoryPath> {
+        self.path
+    }
+
     /// True if it is memory of this GPU.
     pub(crate) fn is_on(&self, gpu: &GpuContext) -> bool {
         self.gpu.as_ref().is_some_and(|own| own.is(gpu))
@@ -173,21 +179,32 @@ impl Mr {
     ) -> Result<Self> {
         check_len(len)?;
         let (_entered, pin) = (pd.context().enter()?, pd.pin()?);
-        with_dmabuf(gpu, addr, len, |region| {
-            // SAFETY: `Nic::reg_mr` demands
-            // - that memory given by address stays allocated until deregistered: it is given by
-            //   dmabuf, and the node keeps the memory, or `adopt_gpu`'s caller does;
-            // - that nothing holds a Rust reference to the bytes: GPU memory that this crate owns
-            //   is never referenced by host code, and `adopt_gpu`'s caller promises it for the
-            //   rest.
-            let registered = unsafe {
-                pd.context()
-                    .driver()
-                    .reg_mr(pin.info().handle, region, access)
-            };
-            let info = registered.map_err(Error::driver("register GPU memory"))?;
-            Ok(Self::new(pd, pin, addr, len, info, Some(gpu.clone()), keep))
-        })
+        let handle = pin.info().handle;
+        let mut parts = Some((pin, keep));
+        let (made, path) = register_gpu_memory(
+            (pd.context(), gpu),
+            Purpose::Data,
+            (addr, len),
+            "register GPU memory",
+            |region| {
+                // SAFETY: `Nic::reg_mr` demands
+                // - that memory given by address stays allocated until deregistered: the node keeps the
+                //   memory, or `adopt_gpu`'s caller does;
+                // - that nothing holds a Rust reference to the bytes: GPU memory that this crate owns
+                //   is never referenced by host code, and `adopt_gpu`'s caller promises it for the
+                //   rest.
+                let registered = unsafe { pd.context().driver().reg_mr(handle, region, access) };
+                registered.map(|info| {
+                    // Of all attempts one succeeds.
+                    parts.take().map(|(pin, keep)| {
+                        Self::new(pd, pin, addr, len, info, Some(gpu.clone()), keep)
+                    })
+                })
+            },
+        )?;
+        let mut made = made.ok_or(Error::Closed { what: MrNode::NAME })?;
+        made.path = Some(path);
+        Ok(made)
     }
 
     /// # Safety
@@ -234,6 +251,7 @@ impl Mr {
             len,
             info,
             gpu,
+            path: None,
             node: Shared::new(node),
         }
     }

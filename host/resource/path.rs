@@ -27,12 +27,20 @@ impl Gid {
             Ok(entry.map(|entry| Self { index, entry }))
         };
         if config.gid_index.is_none() && port.link_layer == LinkLayer::Ethernet {
+            let mut other = None;
             // `ads.src_addr_index` has 8 bits.
             for index in 0..port.gids.min(256) {
                 match query(index as u8)? {
-                    Some(gid) if gid.entry.kind == GidKind::RoceV2 => return Ok(gid),
-                    _ => {}
+                    Some(gid) if gid.entry.kind != GidKind::RoceV2 => {}
+                    Some(gid) if is_routable(&gid.entry.gid) => return Ok(gid),
+                    Some(gid) => {
+                        other.get_or_insert(gid);
+                    }
+                    None => {}
                 }
+            }
+            if let Some(gid) = other {
+                return Ok(gid);
             }
         }
         let index = config.gid_index.unwrap_or(0);
@@ -41,6 +49,14 @@ impl Gid {
             cure: "choose a GID index that is in use",
         })
     }
+}
+
+/// True of an address that reaches beyond its link: not fe80::/10 (RFC 4291), nor 169.254/16 as an IPv4-mapped address (RFC 3927), nor none.
+fn is_routable(gid: &[u8; 16]) -> bool {
+    const IPV4_MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
+    let link_local = gid[0] == 0xfe && gid[1] & 0xc0 == 0x80;
+    let link_local_4 = gid[..12] == IPV4_MAPPED && gid[12..14] == [169, 254];
+    !link_local && !link_local_4 && *gid != [0; 16]
 }
 
 /// MAC addresses of peers, each resolved once in a call that connects several QPs.

@@ -58,6 +58,7 @@ pub struct QpConfig {
     pub(super) service_level: u8,
     pub(super) hop_limit: u8,
     pub(super) udp_source_port: Option<u16>,
+    pub(super) lag_port: u8,
     pub(super) psn: Option<u32>,
     pub(super) access: Access,
     pub(super) first_index: u64,
@@ -81,6 +82,7 @@ impl Default for QpConfig {
             service_level: 0,
             hop_limit: 64,
             udp_source_port: None,
+            lag_port: 0,
             psn: None,
             access: Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ,
             first_index: 0,
@@ -118,7 +120,8 @@ impl QpConfig {
         self
     }
 
-    /// Index in the port's GID table. Without it, the first RoCE v2 entry, or 0 if there is none.
+    /// Index in the port's GID table. Without it, the first RoCE v2 entry whose address is not link-local, or else the first RoCE v2
+    /// entry, or 0 if there is none.
     pub fn gid_index(mut self, index: u8) -> Self {
         self.gid_index = Some(index);
         self
@@ -183,6 +186,12 @@ impl QpConfig {
     /// NIC allows, so that QPs have ports of their own.
     pub fn udp_source_port(mut self, port: u16) -> Self {
         self.udp_source_port = Some(port);
+        self
+    }
+
+    /// Port of a LAG that the QP sends from, counted from 1; 0, the default: the NIC chooses.
+    pub fn lag_port(mut self, port: u8) -> Self {
+        self.lag_port = port;
         self
     }
 
@@ -263,6 +272,20 @@ impl QpConfig {
                     cure: "choose a smaller value",
                 });
             }
+        }
+        let lag_ports = context.capabilities().lag_ports;
+        if self.lag_port > lag_ports {
+            return Err(if lag_ports == 0 {
+                Error::Unsupported {
+                    what: "the NIC's ports are no LAG whose port a QP could choose".into(),
+                    cure: "leave lag_port out",
+                }
+            } else {
+                Error::InvalidArgument {
+                    what: format!("LAG port {} of {lag_ports}", self.lag_port),
+                    cure: "choose one of the LAG's ports, from 1, or leave lag_port out",
+                }
+            });
         }
         let pkeys = context.capabilities().pkeys;
         if self.pkey_index >= pkeys {

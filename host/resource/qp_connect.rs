@@ -152,12 +152,20 @@ impl QueuePair {
                 AtomicMode::None
             },
             primary_address_path: path.own(),
+            counter_set_id: self.context().counter_set(self.config.port)?.unwrap_or(0),
+            lag_tx_port_affinity: self.config.lag_port,
             ..Qpc::default()
+        };
+        // Without the bit the field is not looked at.
+        let lag = match self.config.lag_port {
+            0 => 0,
+            _ => OptParam::LAG_TX_AFF,
         };
         qp.modify(
             "move the QP to INIT",
             &rst2init_qp::In {
                 qpn: self.qpn,
+                opt_param_mask: lag,
                 qpc: rights,
                 ..rst2init_qp::In::default()
             },

@@ -118,7 +118,8 @@ impl Slab {
         Ok(Self(Arc::new(Parts {
             layout,
             first_index,
-            read_needs_dump: !gpu.orders_nic_writes(),
+            // A data-direct function is another PCIe function than the one that writes CQEs: nothing orders the two (rule O14).
+            read_needs_dump: !gpu.orders_nic_writes() || context.capabilities().data_direct,
             places: Mutex::new(vec![Place::default(); layout.places as usize]),
             writing: Baton::new(),
             open: AtomicBool::new(true),

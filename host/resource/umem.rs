@@ -4,9 +4,9 @@
 
 use std::sync::Arc;
 
-use super::dmabuf::with_dmabuf;
 use super::gpu::HostWordsNode;
 use super::layout::MAX_PAGE;
+use super::memory_path::{Purpose, register_gpu_memory};
 use super::{Context, GpuMemory, HostWords, MemoryNode};
 use crate::driver::{Access, MemoryRegion, UmemInfo};
 use crate::error::{Error, Result};
@@ -26,19 +26,31 @@ impl Umem {
     /// Registers `memory`.
     pub(crate) fn register(context: &Context, memory: &GpuMemory) -> Result<Self> {
         let pin = memory.pin()?;
-        with_dmabuf(memory.gpu(), memory.addr(), memory.len(), |region| {
-            // SAFETY: `Nic::reg_umem` demands
-            // - that memory given by address stays allocated until deregistered: it is given by
-            //   dmabuf, and the node holds the memory besides;
-            // - that nothing holds a Rust reference to the bytes: GPU memory is never referenced by
-            //   host code.
-            let registered = unsafe {
-                context
-                    .driver()
-                    .reg_umem(region, Access::LOCAL_WRITE, PAGE_SIZES)
-            };
-            let info = registered.map_err(Error::driver("register a UMEM"))?;
-            Ok(Self::new(context, info, Memory::Gpu(pin)))
+        let mut pin = Some(pin);
+        let (made, _) = register_gpu_memory(
+            (context, memory.gpu()),
+            Purpose::Queues,
+            (memory.addr(), memory.len()),
+            "register a UMEM",
+            |region| {
+                // SAFETY: `Nic::reg_umem` demands
+                // - that memory given by address stays allocated until deregistered: the node holds it;
+                // - that nothing holds a Rust reference to the bytes: GPU memory is never referenced by
+                //   host code.
+                let registered = unsafe {
+                    context
+                        .driver()
+                        .reg_umem(region, Access::LOCAL_WRITE, PAGE_SIZES)
+                };
+                registered.map(|info| {
+                    // Of all attempts one succeeds.
+                    pin.take()
+                        .map(|memory| Self::new(context, info, Memory::Gpu(memory)))
+                })
+            },
+        )?;
+        made.ok_or(Error::Closed {
+            what: UmemNode::NAME,
         })
     }
 

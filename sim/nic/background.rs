@@ -8,12 +8,15 @@
 //! now and then at the records of all queues: a producer is the later of doorbell and record. Of many pages it looks each time
 //! at those that were rung lately and at a part of the others (`registers`).
 //!
+//! With [`Background::start_with_stores`] a page is no memory: each store to it is delivered by itself, with its width and
+//! offset, as to a device; then records are looked at when the NIC would, and not otherwise.
+//!
 //! When there is nothing to do, the thread looks again and again for a while, yielding to others; then it sleeps between
 //! looks, longer and longer up to [`MOST_REST`]. Calls of the host wake it.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
@@ -23,6 +26,7 @@ use warpverbs_wire::eqe::Event;
 
 use crate::model::NicModel;
 use crate::registers::{Look, Registers};
+use crate::stores::{Store, Stores};
 
 /// Steps that a NIC takes in a row; host calls and other NICs wait so long at most.
 const STEPS: u32 = 128;
@@ -69,6 +73,8 @@ struct Nic {
     number: usize,
     model: Arc<Mutex<NicModel>>,
     registers: Registers,
+    /// Where each store is delivered by itself.
+    stores: Option<Stores>,
 }
 
 /// What a host call is about: the doorbells that were rung there before it come before it, as posted writes come before a later
@@ -91,7 +97,7 @@ pub struct HostCall<'a>(&'a Background);
 impl Background {
     /// Starts NICs, each given with its number on the bus. From now on no one else steps the bus's devices.
     pub fn start(bus: &Arc<Bus>, nics: Vec<(usize, Arc<Mutex<NicModel>>)>) -> io::Result<Self> {
-        Self::launch(bus, nics, None)
+        Self::launch(bus, nics, None, false)
     }
 
     /// As [`Self::start`], with someone who is told of events. Otherwise they wait in the models.
@@ -100,18 +106,29 @@ impl Background {
         nics: Vec<(usize, Arc<Mutex<NicModel>>)>,
         events: EventSink,
     ) -> io::Result<Self> {
-        Self::launch(bus, nics, Some(events))
+        Self::launch(bus, nics, Some(events), false)
+    }
+
+    /// As [`Self::start_with_events`], where whoever sees a store to a doorbell page delivers it ([`Self::store`]).
+    pub fn start_with_stores(
+        bus: &Arc<Bus>,
+        nics: Vec<(usize, Arc<Mutex<NicModel>>)>,
+        events: EventSink,
+    ) -> io::Result<Self> {
+        Self::launch(bus, nics, Some(events), true)
     }
 
     fn launch(
         bus: &Arc<Bus>,
         nics: Vec<(usize, Arc<Mutex<NicModel>>)>,
         events: Option<EventSink>,
+        every_store: bool,
     ) -> io::Result<Self> {
         let nic = |(number, model)| Nic {
             number,
             model,
             registers: Registers::default(),
+            stores: every_store.then(Stores::new),
         };
         let shared = Arc::new(Shared {
             bus: bus.clone(),
@@ -161,6 +178,21 @@ impl Background {
         }
     }
 
+    /// Delivers a store to a doorbell page of NIC `nic`: `bytes`, 64 at most, at byte `offset` of the page; without bytes it was a
+    /// load. False: there is no room now, or no such NIC, or the NICs were not started to take stores. Takes no lock and
+    /// allocates nothing: a signal handler may call it.
+    pub fn store(&self, nic: usize, page: u32, offset: u16, bytes: &[u8]) -> bool {
+        let stores = self
+            .shared
+            .nics
+            .get(nic)
+            .and_then(|nic| nic.stores.as_ref());
+        match (stores, Store::new(page, offset, bytes)) {
+            (Some(stores), Some(store)) => stores.push(&store),
+            _ => false,
+        }
+    }
+
     /// True if a doorbell page begins at `addr`.
     pub fn is_page(&self, addr: u64) -> bool {
         self.shared.nics.iter().any(|nic| nic.registers.has(addr))
@@ -186,10 +218,30 @@ impl Background {
             About::Page(page) => Some(Look::Page(page)),
             About::NoQueue => None,
         };
-        if let (Some(nic), Some(look)) = (self.shared.nics.get(nic), look) {
+        if let Some(nic) = self.shared.nics.get(nic)
+            // Stores that are delivered are in one order for all pages.
+            && let Some(look) = look.or(nic.stores.is_some().then_some(Look::All))
+        {
             nic.take_doorbells(&mut model, look);
         }
         model
+    }
+
+    /// As [`Self::lock`], but does not wait for whoever holds the NIC.
+    pub fn try_lock<'a>(
+        &'a self,
+        nic: usize,
+        model: &'a Mutex<NicModel>,
+    ) -> Option<MutexGuard<'a, NicModel>> {
+        let mut model = match model.try_lock() {
+            Ok(model) => model,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        if let Some(nic) = self.shared.nics.get(nic) {
+            nic.take_doorbells(&mut model, Look::All);
+        }
+        Some(model)
     }
 
     /// Waits until the NICs have nothing to do now, timers aside; false if that takes longer.
@@ -259,6 +311,13 @@ struct Round {
 impl Nic {
     fn take_doorbells(&self, model: &mut NicModel, look: Look) -> bool {
         let mut any = false;
+        if let Some(stores) = &self.stores {
+            while let Some(store) = stores.pop() {
+                any = true;
+                model.take_any_store(&store);
+            }
+            return any;
+        }
         self.registers.take(look, |page, offset, value| {
             any = true;
             model.take_doorbell(page, offset, value);
@@ -366,7 +425,9 @@ impl Shared {
             let mut model = locked(&nic.model);
             model.set_time(now);
             round.busy |= nic.take_doorbells(&mut model, look);
-            round.busy |= model.look_at_records(look == Look::All, &mut dma);
+            if nic.stores.is_none() {
+                round.busy |= model.look_at_records(look == Look::All, &mut dma);
+            }
             for _ in 0..STEPS {
                 if model.step(&mut dma) == Step::Idle {
                     break;

@@ -112,7 +112,7 @@ impl Work<'_> {
             self.findings.add(self.id(), index, kind, || one_line(wqe));
             return Err(LOCAL_QP_OPERATION);
         }
-        if let Some(byte) = leftover(&wqe) {
+        if let Some(byte) = leftover(&wqe, self.ignores_unused_immediates) {
             let kind = FindingKind::WqeReserved { byte };
             self.findings.add(self.id(), index, kind, || one_line(wqe));
         }
@@ -208,11 +208,12 @@ fn piece(data: Data<'_>) -> Piece {
 
 /// The first byte of the control segment that is set although neither opcode nor QP uses it: hardware ignores it, and a
 /// slot with old bytes looks like this.
-fn leftover(wqe: &Wqe<'_>) -> Option<u16> {
-    let has_immediate = matches!(
-        wqe.control.opcode,
-        Opcode::RdmaWriteImmediate | Opcode::SendImmediate | Opcode::SendInvalidate
-    );
+fn leftover(wqe: &Wqe<'_>, any_immediate: bool) -> Option<u16> {
+    let has_immediate = any_immediate
+        || matches!(
+            wqe.control.opcode,
+            Opcode::RdmaWriteImmediate | Opcode::SendImmediate | Opcode::SendInvalidate
+        );
     if wqe.control.signature != 0 {
         Some(8)
     } else if wqe.control.dci_stream_channel_id != 0 {

@@ -100,6 +100,13 @@ pub enum FindingKind {
     DoorbellOverwritten,
     /// A store to a send doorbell that is neither of its forms.
     DoorbellMalformed,
+    /// A store to a doorbell page that no register takes, of that width there.
+    DoorbellRefused {
+        /// Byte of the page.
+        offset: u16,
+        /// Bytes; 0: it was a load.
+        width: u8,
+    },
     /// The doorbell record did not reach a doorbell by the time the next one came, or by the end.
     DbrBehind {
         /// The doorbell.
@@ -182,6 +189,7 @@ names! {
     DoorbellLost => "doorbell-lost",
     DoorbellOverwritten => "doorbell-overwritten",
     DoorbellMalformed => "doorbell-malformed",
+    DoorbellRefused { .. } => "doorbell-refused",
     DbrBehind { .. } => "dbr-behind",
     DbrWrongWord { .. } => "dbr-wrong-word",
     DbrUnordered { .. } => "dbr-unordered",
@@ -243,6 +251,18 @@ impl fmt::Display for FindingKind {
                 "a WQE that no doorbell came for: another QP without record rings at the same register, which remembers one value in background mode",
             ),
             Self::DoorbellMalformed => f.write_str("the store is no doorbell: ignored"),
+            Self::DoorbellRefused { offset, width: 0 } => {
+                write!(
+                    f,
+                    "a load from byte {offset:#x} of a page that is written only"
+                )
+            }
+            Self::DoorbellRefused { offset, width } => {
+                write!(
+                    f,
+                    "a store of {width} bytes at {offset:#x} is no doorbell: ignored"
+                )
+            }
             Self::DbrBehind { doorbell, dbr } => write!(
                 f,
                 "the send doorbell record stayed at {dbr:#x} behind doorbell {doorbell:#x}: after an error these WQEs would never complete"

@@ -11,7 +11,9 @@ use warpverbs_wire::doorbell::{CqArm, Doorbell};
 use warpverbs_wire::eqe::{self, EventType, PortChange};
 use warpverbs_wire::prm::qpc::QpState;
 
-use crate::config::{FindingPolicy, GidEntry, MAX_FIRST_INDEX, NicConfig, PORTS, PortInfo};
+use crate::config::{
+    FindingPolicy, GidEntry, LinkLayer, MAX_FIRST_INDEX, NicConfig, PORTS, PortInfo,
+};
 use crate::error::NicError;
 use crate::events::Events;
 use crate::faults::{Faults, InjectedFault};
@@ -27,9 +29,10 @@ use crate::records::Records;
 use crate::schedule::{Schedule, Turn};
 use crate::sq::Rung;
 use crate::stats::NicStats;
+use crate::stores::Store;
 use crate::time::Clock;
 use crate::trace::{Event, Trace};
-use crate::uar::{self, Register, UarKind};
+use crate::uar::{self, Register, Uar, UarKind};
 use crate::umem::{DmaRange, Umem};
 use crate::work::Work;
 
@@ -146,8 +149,19 @@ impl NicModel {
         page_sizes: u64,
         access: u32,
     ) -> Result<u32, NicError> {
+        self.reg_umem_of(0, range, page_sizes, access)
+    }
+
+    /// As [`Self::reg_umem`], for a user context: commands of others cannot name it.
+    pub fn reg_umem_of(
+        &mut self,
+        uid: u16,
+        range: DmaRange,
+        page_sizes: u64,
+        access: u32,
+    ) -> Result<u32, NicError> {
         let rights = Rights::of_mr(access)?;
-        let umem = Umem::new(range, page_sizes, rights.local_write)?;
+        let umem = Umem::new(uid, range, page_sizes, rights.local_write)?;
         self.objects.umems.insert(|_| umem)
     }
 
@@ -158,7 +172,12 @@ impl NicModel {
 
     /// Allocates a doorbell page. Page `p` lies at byte `p * 4096` of the BAR.
     pub fn alloc_uar(&mut self, kind: UarKind) -> Result<u32, NicError> {
-        self.objects.uars.insert(|_| kind)
+        self.alloc_uar_of(0, kind)
+    }
+
+    /// As [`Self::alloc_uar`], for a user context: commands of others cannot name it.
+    pub fn alloc_uar_of(&mut self, uid: u16, kind: UarKind) -> Result<u32, NicError> {
+        self.objects.uars.insert(|_| Uar { uid, kind })
     }
 
     /// Frees a doorbell page that no queue uses.
@@ -188,7 +207,7 @@ impl NicModel {
 
     /// Joins the port to a link. Packets to this NIC's own addresses never leave it.
     pub fn connect(&mut self, link: impl Link + 'static) {
-        self.port.connect(Box::new(link));
+        self.port.connect(Box::new(link), self.config.link_layer);
     }
 
     /// The MAC address behind a GID: this NIC's own, or the one that a link-local GID is made from.
@@ -283,6 +302,11 @@ impl NicModel {
     /// All live objects. Empty after a teardown that leaked nothing.
     pub fn live_objects(&self) -> Vec<ObjectId> {
         self.objects.live()
+    }
+
+    /// Raises an event of a QP.
+    pub(crate) fn raise(&mut self, number: u32, event: EventType) {
+        self.events.raise(eqe::Event::Queue { event, number });
     }
 
     /// Takes the events away that were raised.
@@ -461,6 +485,7 @@ impl NicModel {
             time: &mut self.time,
             buffers: &mut self.buffers,
             checks_wqes: self.config.checks_wqes,
+            ignores_unused_immediates: self.config.ignores_unused_immediates,
             clock: self.clock,
             trace: &self.trace,
             dma,
@@ -534,6 +559,38 @@ impl NicModel {
         Ok(())
     }
 
+    /// Takes a store to a doorbell page, whatever its width and place. What no register takes vanishes, and is noted. A wide
+    /// store to a page for BlueFlame reaches the NIC as part of a combined burst: word by word here.
+    pub(crate) fn take_any_store(&mut self, store: &Store) {
+        let first = (u64::from(store.page) << uar::LOG_PAGE) + u64::from(store.offset);
+        let bytes = store.bytes();
+        let combined = self
+            .objects
+            .uars
+            .get(store.page)
+            .is_some_and(|uar| uar.kind == UarKind::BlueFlame)
+            && bytes.len() > 8
+            && bytes.len().is_multiple_of(8);
+        let width = if combined { 8 } else { bytes.len().max(1) };
+        let mut refused = match bytes {
+            [] => Some("a load".to_owned()),
+            _ => None,
+        };
+        for (at, part) in bytes.chunks(width).enumerate() {
+            if let Err(fault) = self.take_store(first + (at * width) as u64, part, None) {
+                refused.get_or_insert(fault.to_string());
+            }
+        }
+        if let Some(why) = refused {
+            let kind = FindingKind::DoorbellRefused {
+                offset: store.offset,
+                width: bytes.len() as u8,
+            };
+            let uar = ObjectId::new(ObjectKind::Uar, store.page);
+            self.findings.add(uar, None, kind, || why);
+        }
+    }
+
     /// Takes a send doorbell on an allocated page. What hardware ignores is ignored, and noted.
     fn ring(&mut self, page: u32, register: Register, bytes: [u8; 8], by: Option<Party>) {
         let uar = ObjectId::new(ObjectKind::Uar, page);
@@ -551,6 +608,7 @@ impl NicModel {
         let id = ObjectId::new(ObjectKind::Qp, qpn);
         let detail = || format!("{doorbell:?} on UAR {page:#x}");
         let destroyed = self.objects.qps.is_destroyed(qpn);
+        let reorders = self.reorders_doorbells(page);
         let Some(qp) = self.objects.qps.get_mut(qpn) else {
             let kind = if destroyed {
                 FindingKind::DoorbellAfterDestroy
@@ -591,6 +649,7 @@ impl NicModel {
                     }
                     qp.indices.follow_doorbell();
                 }
+                Rung::Regressed { .. } if reorders => {}
                 Rung::Regressed { last, rung } => {
                     let kind = FindingKind::DoorbellRegression { last, rung };
                     self.findings.add_told(id, consumer, kind, told, detail);
@@ -662,7 +721,11 @@ impl Device for NicModel {
     }
 
     fn address(&self) -> Option<u64> {
-        Some(mac_number(self.config.mac))
+        // What frames name it by.
+        Some(match self.config.link_layer {
+            LinkLayer::Ethernet => mac_number(self.config.mac),
+            LinkLayer::InfiniBand => self.config.lid.into(),
+        })
     }
 
     fn step(&mut self, dma: &mut dyn Dma) -> Step {
@@ -679,7 +742,7 @@ impl Device for NicModel {
         // Packets and queues take turns, so that neither keeps the other waiting.
         let turn = self.took_packet && !self.schedule.is_idle();
         self.took_packet = false;
-        if !turn && let Some(packet) = self.port.receive(&self.gids) {
+        if !turn && let Some(packet) = self.port.receive(&self.config, &self.gids) {
             self.took_packet = true;
             self.port.work();
             self.clock += 1;

@@ -28,6 +28,8 @@ pub(crate) struct Qp {
     pub(crate) uid: u16,
     /// The context as commands set it; state, PSNs and counters are the fields below.
     pub(crate) context: Qpc,
+    /// The context as CREATE_QP left it.
+    made: Qpc,
     pub(crate) state: QpState,
     /// Where the rings and the doorbell record lie.
     pub(crate) memory: QpMemory,
@@ -166,6 +168,7 @@ impl Qp {
         Self {
             uid,
             context,
+            made: context,
             state: QpState::Rst,
             memory,
             uses,
@@ -186,11 +189,14 @@ impl Qp {
         }
     }
 
-    /// Back to RST: nothing of the old life is left.
+    /// Back to RST: nothing of the old life is left, in the context neither. Its counter set was detached before.
     pub(crate) fn reset(&mut self, first: u64) {
         *self = Self::new(
             self.uid,
-            self.context,
+            Qpc {
+                counter_set_id: 0,
+                ..self.made
+            },
             self.memory,
             std::mem::take(&mut self.uses),
             first,

@@ -3,11 +3,11 @@
 //! Knows: which queues share a page, whose records are due.
 //! Must not know: threads, or how a store to a page is found.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use warpverbs_sim_bus::{Device, Dma, DmaAccess, Purpose};
 use warpverbs_wire::doorbell::{
-    CqArm, DBR_CQ_ARM, DBR_SEND, REGISTER_CQ_ARM, REGISTER_NO_DBR, UAR_PAGE, dbr_producer,
+    CqArm, DBR_CQ_ARM, DBR_SEND, REGISTER, REGISTER_CQ_ARM, REGISTER_NO_DBR, UAR_PAGE, dbr_producer,
 };
 use warpverbs_wire::prm::header::Request;
 use warpverbs_wire::prm::qpc::QpState;
@@ -22,6 +22,9 @@ use crate::model::NicModel;
 use crate::objects::{ObjectId, ObjectKind};
 use crate::qp::{Qp, WQEBB_BYTES};
 
+/// The second buffers of a page's two registers.
+const SECOND: [usize; 2] = [REGISTER + 0x100, REGISTER + 0x300];
+
 /// Which queues are rung on which page.
 #[derive(Default)]
 pub(crate) struct Records {
@@ -31,6 +34,8 @@ pub(crate) struct Records {
     due: Vec<u32>,
     /// Pages on which a CQ was armed.
     armed: Vec<u32>,
+    /// Pages whose producers use the two buffers of a register in turn. Which of two values was stored first is not known.
+    alternating: HashSet<u32>,
     /// Pages on which QPs without record may have overwritten each other's doorbells.
     doubtful: BTreeSet<u32>,
     /// WQEs of such QPs that no doorbell came for when that was last looked at: QP and index.
@@ -115,6 +120,9 @@ impl NicModel {
 
     /// Takes a value that was found in a register. It may have overwritten another QP's.
     pub(crate) fn take_doorbell(&mut self, page: u32, offset: usize, value: [u8; 8]) {
+        if SECOND.contains(&offset) {
+            self.records.alternating.insert(page);
+        }
         let at = u64::from(page) * UAR_PAGE as u64 + offset as u64;
         // A page that is gone takes no doorbells, as on a bus: the store vanishes.
         let _ = self.mmio_write(at, &value);
@@ -222,6 +230,11 @@ impl NicModel {
             self.wake(*qpn);
         }
         !news.is_empty()
+    }
+
+    /// True if doorbells of a page may be seen in another order than they were rung in.
+    pub(crate) fn reorders_doorbells(&self, page: u32) -> bool {
+        self.records.alternating.contains(&page)
     }
 
     /// True if doorbells of a page may have been overwritten before they were seen.

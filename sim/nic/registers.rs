@@ -97,7 +97,7 @@ impl Backing {
 ///
 /// A page that is given back is kept, and used again: a store that comes late hits no memory of anyone else.
 #[derive(Default)]
-pub(crate) struct Registers(Mutex<Pages>);
+pub struct Registers(Mutex<Pages>);
 
 #[derive(Default)]
 struct Pages {
@@ -191,7 +191,7 @@ impl Registers {
     }
 
     /// Has page `number` lie in memory that is given, which is zeroed.
-    pub(crate) fn map_given(&self, number: u32, words: &'static [AtomicU64; WORDS]) {
+    pub fn map_given(&self, number: u32, words: &'static [AtomicU64; WORDS]) {
         words
             .iter()
             .for_each(|word| word.store(0, Ordering::Relaxed));
@@ -199,7 +199,7 @@ impl Registers {
     }
 
     /// Takes a page's memory back.
-    pub(crate) fn unmap(&self, number: u32) {
+    pub fn unmap(&self, number: u32) {
         let mut pages = self.pages();
         if let Some(Backing::Own(page)) = pages.remove(number) {
             pages.free.push(page);
@@ -209,6 +209,11 @@ impl Registers {
     /// True if a page in use begins at `addr`.
     pub(crate) fn has(&self, addr: u64) -> bool {
         usize::try_from(addr).is_ok_and(|addr| self.pages().addrs.contains(&addr))
+    }
+
+    /// Takes out all that was stored, as [`Background`](crate::Background) does of NICs that run by themselves.
+    pub fn take_all(&self, stored: impl FnMut(u32, usize, [u8; 8])) {
+        self.take(Look::All, stored);
     }
 
     /// Takes out what was stored: page number, byte offset in the page, value. A register holds one value: of stores that

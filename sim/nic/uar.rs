@@ -16,8 +16,16 @@ pub enum UarKind {
     BlueFlame,
 }
 
+/// A doorbell page.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Uar {
+    /// Whose it is.
+    pub(crate) uid: u16,
+    pub(crate) kind: UarKind,
+}
+
 /// log2 of a page's bytes: `log_uar_page_sz` 0, 4 KiB pages.
-const LOG_PAGE: u32 = 12;
+pub(crate) const LOG_PAGE: u32 = 12;
 /// The CQ doorbell (`MLX5_CQ_DOORBELL`).
 const CQ_DOORBELL: u64 = REGISTER_CQ_ARM as u64;
 /// The send doorbell: first BlueFlame buffer (`MLX5_BF_OFFSET`).

@@ -39,6 +39,7 @@ pub(crate) struct Work<'a> {
     pub(crate) buffers: &'a mut Vec<Vec<u8>>,
     /// Each WQE is read once more when it completes.
     pub(crate) checks_wqes: bool,
+    pub(crate) ignores_unused_immediates: bool,
     /// Steps so far: the clock of CQE timestamps.
     pub(crate) clock: u64,
     pub(crate) events: &'a mut Events,

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use warpverbs_sim_nic::Check;
 use warpverbs_wire::prm::{
     Command, Status, dealloc_pd, destroy_cq, destroy_qp, destroy_rmp, header,
 };
@@ -191,7 +192,7 @@ impl Context {
 }
 
 impl World {
-    /// Sends a command as the driver does, for a context. EREMOTEIO: refused, and `output` says why.
+    /// Sends a command as the driver does, for a context. EREMOTEIO: refused, and `output` says why. ETIMEDOUT: no answer.
     pub(crate) fn command(&self, context: &Context, input: &[u8], output: &mut [u8]) -> Result<()> {
         let mut input = input.to_vec();
         let uid = header::UID.offset as usize / 8;
@@ -199,8 +200,12 @@ impl World {
             copy(&context.uid.to_be_bytes(), field);
         }
         self.nic(context.nic)?
+            .lock()
             .command(&input, output)
-            .map_err(|_| Errno::REMOTEIO)
+            .map_err(|refused| match refused.check {
+                Check::NoAnswer => Errno(libc::ETIMEDOUT),
+                _ => Errno::REMOTEIO,
+            })
     }
 
     /// As [`Self::command`], for a command that the driver sends for itself: its error is the status.
@@ -231,18 +236,20 @@ impl World {
         addr: u64,
         len: u64,
     ) -> Result<u32> {
-        let window = Window::open(&self.bus, addr, len, true)?;
-        let registered = self.nic(context.nic).and_then(|mut nic| {
-            Ok(nic.reg_umem(window.range(addr), crate::sys::PAGE, crate::windows::QUEUES)?)
-        });
+        let nic = self.nic(context.nic)?;
+        let window = Window::open(nic.bus(), addr, len, true)?;
+        let (range, rights) = (window.range(addr), crate::windows::QUEUES);
+        let registered = nic
+            .lock()
+            .reg_umem_of(context.uid, range, crate::sys::PAGE, rights);
         match registered {
             Ok(id) => {
                 memory.0.push((id, window));
                 Ok(id)
             }
             Err(error) => {
-                window.close(&self.bus);
-                Err(error)
+                window.close(nic.bus());
+                Err(error.into())
             }
         }
     }
@@ -251,10 +258,10 @@ impl World {
     pub(crate) fn unpin_queue(&self, context: &Context, memory: QueueMemory) {
         for (id, window) in memory.0 {
             // Nothing uses it: the queue is gone, or was never made.
-            if let Ok(mut nic) = self.nic(context.nic) {
-                let _ = nic.dereg_umem(id);
+            if let Ok(nic) = self.nic(context.nic) {
+                let _ = nic.lock().dereg_umem(id);
+                window.close(nic.bus());
             }
-            window.close(&self.bus);
         }
     }
 
@@ -282,7 +289,7 @@ impl World {
                 self.execute(context, &dealloc_pd::In { pd: *pdn })?;
             }
             Object::Ah { .. } => {}
-            Object::Mr { lkey, .. } => self.nic(nic)?.dereg_mr(*lkey)?,
+            Object::Mr { lkey, .. } => self.nic(nic)?.lock().dereg_mr(*lkey)?,
             Object::Cq(cq) => {
                 self.execute(context, &destroy_cq::In { cqn: cq.cqn })?;
                 queue = Some(Queue::Cq(cq.cqn));
@@ -297,9 +304,9 @@ impl World {
             }
             // Of a destruction programs get no mailbox, only its status as an error (`devx_obj_cleanup`).
             Object::Devx { destroy, .. } => self.drive(context, destroy, &mut [0; 16])?,
-            Object::Umem { id, .. } => self.nic(nic)?.dereg_umem(*id)?,
+            Object::Umem { id, .. } => self.nic(nic)?.lock().dereg_umem(*id)?,
             Object::Uar { page } => {
-                self.nic(nic)?.free_uar(*page)?;
+                self.nic(nic)?.lock().free_uar(*page)?;
                 self.unmap_doorbells(nic, *page);
             }
         }
@@ -307,7 +314,7 @@ impl World {
         match context.objects.remove(&handle) {
             Some(Object::Mr { window, .. } | Object::Umem { window, .. }) => {
                 if let Some(window) = window {
-                    window.close(&self.bus);
+                    window.close(self.nic(nic)?.bus());
                 }
             }
             Some(
@@ -352,6 +359,36 @@ impl World {
                 return;
             }
         }
+    }
+
+    /// The NIC behind a device is taken away: who has it open has nothing any more.
+    pub(crate) fn abandon(&self, state: &mut State, nic: usize) {
+        let open: Vec<i32> = state
+            .contexts
+            .iter()
+            .filter(|(_, context)| context.nic == nic)
+            .map(|(fd, _)| *fd)
+            .collect();
+        for fd in open {
+            self.close_context(state, fd);
+            let channels: Vec<i32> = state
+                .channels
+                .iter()
+                .filter(|(_, channel)| channel.context == fd)
+                .map(|(channel, _)| *channel)
+                .collect();
+            for channel in channels {
+                self.close_channel(state, channel);
+                crate::fds::forget(channel);
+                let _ = crate::sys::close(channel);
+            }
+            crate::fds::forget(fd);
+            let _ = crate::sys::close(fd);
+        }
+        state.owners.retain(|(of, _), _| *of != nic);
+        state
+            .subscriptions
+            .retain(|subscription| subscription.nic != nic);
     }
 
     /// The program has closed a channel.

@@ -163,7 +163,11 @@ pub(crate) fn query_uar(call: &mut Call<'_>) -> Result<()> {
 pub(crate) fn query_eqn(call: &mut Call<'_>) -> Result<()> {
     call.devx()?;
     let vector = call.request.number32(0x1000)?;
-    let eqn = call.world.nic(call.context()?.nic)?.query_eqn(vector)?;
+    let eqn = call
+        .world
+        .nic(call.context()?.nic)?
+        .lock()
+        .query_eqn(vector)?;
     call.request.output(0x1001, &eqn.to_ne_bytes())
 }
 
@@ -306,7 +310,8 @@ pub(crate) fn register_umem(call: &mut Call<'_>) -> Result<()> {
     let (addr, len) = (request.number(0x1001)?, request.number(0x1002)?);
     let access = rights(request.number32(0x1003)?)?;
     let page_sizes = request.number(0x1005)?;
-    let bus = &call.world.bus;
+    let nic = call.world.nic(call.context()?.nic)?;
+    let bus = nic.bus();
     let window = match request.fd(0x1006) {
         Some(fd) => Window::of_dmabuf(bus, fd, addr, len)?,
         None => {
@@ -314,15 +319,15 @@ pub(crate) fn register_umem(call: &mut Call<'_>) -> Result<()> {
             Window::open(bus, addr, len, writable)?
         }
     };
-    let registered = call
-        .world
-        .nic(call.context()?.nic)
-        .and_then(|mut nic| Ok(nic.reg_umem(window.range(addr), page_sizes, access)?));
+    let uid = call.context()?.uid;
+    let registered = nic
+        .lock()
+        .reg_umem_of(uid, window.range(addr), page_sizes, access);
     let id = match registered {
         Ok(id) => id,
         Err(error) => {
             window.close(bus);
-            return Err(error);
+            return Err(error.into());
         }
     };
     let object = Object::Umem {
@@ -343,10 +348,10 @@ pub(crate) fn alloc_uar(call: &mut Call<'_>) -> Result<()> {
         1 => UarKind::NonCached,
         _ => return Err(Errno::OPNOTSUPP),
     };
-    let nic = call.context()?.nic;
-    let page = call.world.nic(nic)?.alloc_uar(kind)?;
+    let (nic, uid) = (call.context()?.nic, call.context()?.uid);
+    let page = call.world.nic(nic)?.lock().alloc_uar_of(uid, kind)?;
     if let Err(error) = call.world.map_doorbells(nic, page) {
-        call.world.nic(nic)?.free_uar(page)?;
+        call.world.nic(nic)?.lock().free_uar(page)?;
         return Err(error);
     }
     let offset = ((mlx5::MMAP_UAR << 16) + u64::from(page)) * sys::PAGE;

@@ -89,6 +89,12 @@ const METHODS: &[Method] = &[
         ],
         resources::query_gid_entry,
     ),
+    method(
+        verbs::object::DEVICE,
+        0x1001,
+        &[must(0x1000, Out(0))],
+        resources::data_direct_path,
+    ),
     method(verbs::object::PD, 0, &[must(0, Handle)], |call| {
         call.destroy(0, Class::Pd).map(drop)
     }),
@@ -111,6 +117,7 @@ const METHODS: &[Method] = &[
             must(6, In(4)),
             must(7, Out(4)),
             must(8, Out(4)),
+            may(0x1000, In(4)),
         ],
         resources::reg_dmabuf_mr,
     ),

@@ -14,7 +14,9 @@ use std::sync::Mutex;
 use crate::abi::{mlx5, verbs};
 use crate::context::{Context, Object};
 use crate::errno::{Errno, Result};
-use crate::{dispatch, fds, sys, sysfs, world};
+#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+use crate::traps;
+use crate::{counters, dispatch, fds, sys, sysfs, world};
 
 /// Files of devices: this, and a number.
 const DEVICE: &[u8] = b"/dev/infiniband/uverbs";
@@ -35,9 +37,7 @@ fn device_of(path: *const c_char) -> Option<usize> {
 
 fn open_device(nic: usize, flags: c_int) -> Result<c_int> {
     let world = world::current()?;
-    if nic >= world.nics() {
-        return Err(Errno::NOENT);
-    }
+    world.ready(nic)?;
     let fd = sys::open(STAND_IN.as_ptr(), flags, 0)?;
     let mut state = world.state();
     state.uids = state.uids.wrapping_add(1).max(1);
@@ -92,9 +92,23 @@ fn map_doorbells(
     {
         return Err(Errno::INVAL);
     }
+    #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+    if world.traps_doorbells(context.nic) {
+        // Nothing is behind it: every access is a fault.
+        let flags = flags & libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let addr = sys::mmap(addr, len, libc::PROT_NONE, flags, -1, 0)?;
+        let at = addr as usize as u64;
+        if !traps::watch(at, context.nic, page) {
+            sys::unmap(at, sys::PAGE);
+            return Err(Errno::NOMEM);
+        }
+        return Ok(addr);
+    }
     let file = world.doorbells(context.nic)?;
     let place = (u64::from(page) * sys::PAGE) as i64;
-    sys::mmap(addr, len, protection, flags, file, place)
+    let mapped = sys::mmap(addr, len, protection, flags, file, place)?;
+    world.mapped_at(context.nic, page, mapped as usize as u64);
+    Ok(mapped)
 }
 
 fn answer<T>(result: Result<T>, failed: T) -> T {
@@ -108,11 +122,32 @@ fn answer<T>(result: Result<T>, failed: T) -> T {
 }
 
 fn open_any(path: *const c_char, flags: c_int, mode: u32) -> c_int {
+    // This library writes them.
+    if flags & libc::O_ACCMODE == libc::O_RDONLY {
+        refresh_counters(path);
+    }
     let result = match device_of(path) {
         Some(nic) => open_device(nic, flags),
         None => sys::open(path, flags, mode),
     };
     answer(result, -1)
+}
+
+/// Writes counters again before one is read.
+fn refresh_counters(path: *const c_char) {
+    /// Longer than paths of the tree are.
+    const LONG: usize = 512;
+    let is_counter = |path: &[u8]| path.windows(13).any(|part| part == b"/hw_counters/");
+    if world::existing().is_none() {
+        return;
+    }
+    if let Some(path) = sys::short_path(path, LONG)
+        && is_counter(&path)
+        && let Some(root) = tree()
+        && path.starts_with(root.as_os_str().as_encoded_bytes())
+    {
+        counters::refresh(&root);
+    }
 }
 
 fn stat_any(path: *const c_char, buffer: *mut libc::stat) -> c_int {
@@ -131,6 +166,10 @@ fn mmap_any(
     fd: c_int,
     offset: i64,
 ) -> *mut c_void {
+    #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+    if flags & libc::MAP_FIXED != 0 {
+        traps::forget(addr as usize as u64, len as u64);
+    }
     let result = if fds::is_watched(fd) && flags & libc::MAP_ANONYMOUS == 0 {
         map_doorbells(addr, len, protection, flags, fd, offset)
     } else {
@@ -234,8 +273,68 @@ pub(crate) extern "C" fn mmap64(
     mmap_any(addr, len, protection, flags, fd, offset)
 }
 
+/// What conformance mode needs to know: who handles signals, and what is unmapped.
+#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+mod signals {
+    use super::*;
+
+    /// `munmap` of libc.
+    #[unsafe(no_mangle)]
+    pub(crate) extern "C" fn munmap(addr: *mut c_void, len: usize) -> c_int {
+        let at = addr as usize as u64;
+        traps::forget(at, len as u64);
+        answer(sys::munmap(at, len as u64).map(|()| 0), -1)
+    }
+
+    /// `sigaction` of libc.
+    #[unsafe(no_mangle)]
+    pub(crate) extern "C" fn sigaction(
+        signal: c_int,
+        new: *const libc::sigaction,
+        old: *mut libc::sigaction,
+    ) -> c_int {
+        traps::sigaction(signal, new, old)
+    }
+
+    /// `signal` of libc: BSD's.
+    #[unsafe(no_mangle)]
+    pub(crate) extern "C" fn signal(number: c_int, handler: usize) -> usize {
+        traps::signal(number, handler)
+    }
+
+    /// `sigprocmask` of libc.
+    #[unsafe(no_mangle)]
+    pub(crate) extern "C" fn sigprocmask(
+        how: c_int,
+        new: *const libc::sigset_t,
+        old: *mut libc::sigset_t,
+    ) -> c_int {
+        match traps::set_mask(how, new, old) {
+            0 => 0,
+            error => answer(Err(Errno(error)), -1),
+        }
+    }
+
+    /// `pthread_sigmask` of libc.
+    #[unsafe(no_mangle)]
+    pub(crate) extern "C" fn pthread_sigmask(
+        how: c_int,
+        new: *const libc::sigset_t,
+        old: *mut libc::sigset_t,
+    ) -> c_int {
+        traps::set_mask(how, new, old)
+    }
+}
+
 /// The tree that this process has written, and the process: a fork's child removes nothing.
 static TREE: Mutex<Option<(u32, PathBuf)>> = Mutex::new(None);
+
+/// The root of the tree, if this process has written one.
+pub(crate) fn tree() -> Option<PathBuf> {
+    let tree = TREE.lock().ok()?;
+    let (process, root) = tree.as_ref()?;
+    (*process == sys::process()).then(|| root.clone())
+}
 
 /// Runs when the library is loaded, before `main` and before libibverbs looks for devices.
 extern "C" fn load() {

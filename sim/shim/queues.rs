@@ -104,7 +104,11 @@ pub(crate) fn create_cq(call: &mut Call<'_>) -> Result<()> {
         .and_then(u32::checked_next_power_of_two)
         .filter(|entries| wanted != 0 && *entries <= 1 << 23)
         .ok_or(Errno::INVAL)?;
-    let c_eqn = call.world.nic(call.context()?.nic)?.query_eqn(vector)?;
+    let c_eqn = call
+        .world
+        .nic(call.context()?.nic)?
+        .lock()
+        .query_eqn(vector)?;
     let mut memory = QueueMemory::default();
     let made = (|| {
         let context = call.context()?;

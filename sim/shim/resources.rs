@@ -14,7 +14,7 @@ use crate::events::{Carries, Channel};
 use crate::fds;
 use crate::sys;
 use crate::windows::Window;
-use crate::world::{Missing, lacks};
+use crate::world::{Missing, has_data_direct, lacks};
 
 /// `IB_UVERBS_CORE_SUPPORT_OPTIONAL_MR_ACCESS`
 const CORE_SUPPORT: u64 = 1;
@@ -34,7 +34,8 @@ pub(crate) fn get_context(call: &mut Call<'_>) -> Result<()> {
         return Err(Errno::OPNOTSUPP);
     }
     let caps = {
-        let mut nic = call.world.nic(call.context()?.nic)?;
+        let nic = call.world.nic(call.context()?.nic)?;
+        let mut nic = nic.lock();
         device::capabilities(&mut nic)?
     };
     let keys = call
@@ -76,7 +77,11 @@ pub(crate) fn get_context(call: &mut Call<'_>) -> Result<()> {
 /// QUERY_PORT
 pub(crate) fn query_port(call: &mut Call<'_>) -> Result<()> {
     let port = u8::try_from(call.request.number(0)?).map_err(|_| Errno::INVAL)?;
-    let info = call.world.nic(call.context()?.nic)?.query_port(port)?;
+    let info = call
+        .world
+        .nic(call.context()?.nic)?
+        .lock()
+        .query_port(port)?;
     let answer = QueryPortRespEx {
         legacy_resp: device::query_port(&info),
         port_cap_flags2: 0,
@@ -92,8 +97,7 @@ pub(crate) fn query_gid_entry(call: &mut Call<'_>) -> Result<()> {
         return Err(Errno::INVAL);
     }
     let nic = call.world.nic(call.context()?.nic)?;
-    let entry = device::query_gid(&nic, port, index)?.ok_or(Errno::NODATA)?;
-    drop(nic);
+    let entry = device::query_gid(&nic.lock(), port, index)?.ok_or(Errno::NODATA)?;
     call.request.output(3, &entry.emit())
 }
 
@@ -107,6 +111,7 @@ pub(crate) fn query_gid_table(call: &mut Call<'_>) -> Result<()> {
     let mut entries: Vec<GidEntry> = Vec::new();
     {
         let nic = call.world.nic(call.context()?.nic)?;
+        let nic = nic.lock();
         let gids = nic.query_port(1)?.gids;
         for index in 0..gids {
             entries.extend(device::query_gid(&nic, 1, index)?);
@@ -178,7 +183,11 @@ pub(crate) fn register(
     let registered = call.context().and_then(|context| {
         let pdn = context.pdn(pd)?;
         let range = window.range(iova);
-        Ok(call.world.nic(context.nic)?.reg_mr(pdn, range, access)?)
+        Ok(call
+            .world
+            .nic(context.nic)?
+            .lock()
+            .reg_mr(pdn, range, access)?)
     });
     match registered {
         Ok(keys) => {
@@ -189,15 +198,32 @@ pub(crate) fn register(
             Ok((object, keys.lkey, keys.rkey))
         }
         Err(error) => {
-            window.close(&call.world.bus);
+            window.close(call.world.nic(call.context()?.nic)?.bus());
             Err(error)
         }
     }
 }
 
+/// GET_DATA_DIRECT_SYSFS_PATH
+pub(crate) fn data_direct_path(call: &mut Call<'_>) -> Result<()> {
+    const PATH: &[u8] = b"/sys/devices/pci0000:00/0000:00:01.1\0";
+    if !has_data_direct() {
+        return Err(Errno(libc::ENODEV));
+    }
+    if call.request.room(0x1000) < PATH.len() {
+        return Err(Errno::NOSPC);
+    }
+    call.request.output(0x1000, PATH)
+}
+
 /// REG_DMABUF_MR
 pub(crate) fn reg_dmabuf_mr(call: &mut Call<'_>) -> Result<()> {
     let request = call.request;
+    // Over the data-direct function, which reaches the same memory here (`reg_user_mr_dmabuf_by_data_direct`).
+    let driver = request.number32(0x1000)?;
+    if driver & !mlx5::REG_DMABUF_DATA_DIRECT != 0 || driver != 0 && !has_data_direct() {
+        return Err(Errno::INVAL);
+    }
     let (offset, len, iova) = (request.number(2)?, request.number(3)?, request.number(4)?);
     let fd = request.number32(5)? as i32;
     let access = rights(request.number32(6)?)?;
@@ -206,7 +232,8 @@ pub(crate) fn reg_dmabuf_mr(call: &mut Call<'_>) -> Result<()> {
     }
     let pd = request.handle(1)?;
     call.context()?.pdn(pd)?;
-    let window = Window::of_dmabuf(&call.world.bus, fd, offset, len)?;
+    let nic = call.world.nic(call.context()?.nic)?;
+    let window = Window::of_dmabuf(nic.bus(), fd, offset, len)?;
     let (object, lkey, rkey) = register(call, pd, window, iova, access)?;
     call.publish(Some(0), object, |request, _| {
         request.output(7, &lkey.to_ne_bytes())?;

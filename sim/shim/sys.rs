@@ -19,7 +19,8 @@ fn checked(result: libc::c_long) -> Result<i64> {
     Err(last_error())
 }
 
-fn last_error() -> Errno {
+/// This thread's error number.
+pub(crate) fn last_error() -> Errno {
     // SAFETY: `__errno_location` gives this thread's error number, which is always there.
     Errno(unsafe { *libc::__errno_location() })
 }
@@ -174,6 +175,37 @@ fn copy_within_process(from: u64, to: u64, len: usize) -> Result<()> {
     }
 }
 
+/// Copies instructions at `ip`, as far as there are any, and says how many bytes. The kernel copies, so nothing can fault.
+pub(crate) fn copy_code(ip: u64, code: &mut [u8]) -> usize {
+    let local = libc::iovec {
+        iov_base: code.as_mut_ptr().cast(),
+        iov_len: code.len(),
+    };
+    // In two parts, for what follows on another page may not be there.
+    let first = (PAGE - ip % PAGE).min(code.len() as u64) as usize;
+    let part = |addr: u64, len: usize| libc::iovec {
+        iov_base: addr as usize as *mut libc::c_void,
+        iov_len: len,
+    };
+    let remote = [part(ip, first), part(ip + first as u64, code.len() - first)];
+    // SAFETY: `process_vm_readv` reads the vectors and memory that the second names, and writes to the borrowed buffer.
+    let copied =
+        unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, remote.as_ptr(), 2, 0) };
+    usize::try_from(copied).unwrap_or(0)
+}
+
+/// Says something on standard error, without a lock.
+pub(crate) fn say(text: &str) {
+    // SAFETY: it reads the text, which is borrowed.
+    let _ = unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };
+}
+
+/// Lets others run.
+pub(crate) fn give_way() {
+    // SAFETY: it takes nothing.
+    unsafe { libc::sched_yield() };
+}
+
 /// Makes pages resident, as pinning does. EFAULT if they are not all mapped, or may not be written though `write`.
 pub(crate) fn populate(addr: u64, len: u64, write: bool) -> Result<()> {
     const POPULATE_READ: i32 = 22;
@@ -194,6 +226,9 @@ pub(crate) fn populate(addr: u64, len: u64, write: bool) -> Result<()> {
         Err(_) => Err(Errno::FAULT),
     }
 }
+
+/// A page as words.
+pub(crate) type PageWords = [AtomicU64; PAGE as usize / 8];
 
 /// Memory of a file without a name, mapped for the rest of the process's life.
 pub(crate) struct SharedPages {
@@ -235,7 +270,7 @@ impl SharedPages {
     }
 
     /// The words of page `number`.
-    pub(crate) fn page(&self, number: u32) -> Option<&'static [AtomicU64; 512]> {
+    pub(crate) fn page(&self, number: u32) -> Option<&'static PageWords> {
         let first = number as usize * 512;
         self.words.get(first..first + 512)?.try_into().ok()
     }
@@ -302,8 +337,14 @@ pub(crate) fn map_shared(fd: i32, offset: u64, len: u64) -> Result<u64> {
 
 /// Takes a mapping of this library's back.
 pub(crate) fn unmap(addr: u64, len: u64) {
-    // SAFETY: the range was mapped by `map_shared` for its only user, who is done with it.
-    let _ = unsafe { libc::syscall(libc::SYS_munmap, addr, len) };
+    // The range was mapped by `map_shared` for its only user, who is done with it.
+    let _ = munmap(addr, len);
+}
+
+/// Takes mappings back, as the caller of `munmap` asks.
+pub(crate) fn munmap(addr: u64, len: u64) -> Result<()> {
+    // SAFETY: what is mapped there is the caller's, who gives it up.
+    checked(unsafe { libc::syscall(libc::SYS_munmap, addr, len) }).map(drop)
 }
 
 /// What a pointer points to that was made by `Box::leak`, or null.

@@ -5,6 +5,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::counters;
+
 /// ConnectX-7, of which the simulated NIC says that it is one.
 const MODALIAS: &str = "pci:v000015B3d00001021sv000015B3sd00000041bc02sc00i00";
 
@@ -73,6 +75,9 @@ pub(crate) fn write(parent: &Path, nics: usize) -> io::Result<PathBuf> {
         file(format!("{device}/device/vendor"), "0x15b3")?;
         file(format!("{device}/device/device"), "0x1021")?;
         file(format!("{device}/ports/1/pkeys/0"), "0xffff")?;
+        for counter in counters::names() {
+            file(format!("{}/{counter}", counters::folder(&name)), "0")?;
+        }
     }
     Ok(root)
 }

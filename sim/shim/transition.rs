@@ -118,6 +118,7 @@ impl Call<'_> {
     /// The path to a destination (`mlx5_set_path`).
     fn path(&self, port: u8, dest: &QpDest) -> Result<Ads> {
         let nic = self.world.nic(self.context()?.nic)?;
+        let nic = nic.lock();
         let ethernet = nic.query_port(port)?.link_layer == LinkLayer::Ethernet;
         if ethernet && dest.is_global == 0 {
             return Err(Errno::INVAL);
@@ -225,6 +226,7 @@ pub(crate) fn modify_qp(call: &mut Call<'_>, extended: bool) -> Result<()> {
         (state::RESET | state::INIT, state::INIT) => {
             let qpc = rights(Qpc {
                 pm_state,
+                counter_set_id: world.port_counters(context.nic)?,
                 primary_address_path: Ads {
                     vhca_port_num: port,
                     pkey_index: wanted.pkey_index,
@@ -252,7 +254,7 @@ pub(crate) fn modify_qp(call: &mut Call<'_>, extended: bool) -> Result<()> {
         (state::INIT, state::RTR) => {
             let log_msg_max = {
                 let nic = world.nic(context.nic)?;
-                nic.query_port(port)?.log_max_message
+                nic.lock().query_port(port)?.log_max_message
             };
             let mut path = call.path(port, &wanted.dest)?;
             path.pkey_index = wanted.pkey_index;
@@ -367,6 +369,7 @@ pub(crate) fn query_qp(call: &mut Call<'_>) -> Result<()> {
     let ethernet = call
         .world
         .nic(call.context()?.nic)?
+        .lock()
         .query_port(1)?
         .link_layer
         == LinkLayer::Ethernet;

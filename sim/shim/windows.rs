@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use warpverbs_sim_bus::Bus;
+use warpverbs_sim_bus::{Bus, BusState, Region, region_of};
 use warpverbs_sim_nic::{DmaRange, access};
 
 use crate::errno::{Errno, Result};
@@ -21,8 +21,20 @@ static PINNED: AtomicU64 = AtomicU64::new(0);
 pub(crate) struct Window {
     addr: u64,
     len: u64,
-    /// The mapping that was made for it, of a dmabuf.
-    mapping: Option<(u64, u64)>,
+    of: Of,
+}
+
+/// Whose memory a window is onto.
+#[derive(Debug)]
+enum Of {
+    /// The program's, pinned.
+    Program,
+    /// A dmabuf's, in a mapping that was made for it.
+    Mapping { base: u64, len: u64 },
+    /// A simulated GPU's on the NIC's bus: it needs no window.
+    Bus,
+    /// Memory of this process that is exported as a GPU's on the NIC's bus.
+    Exported,
 }
 
 /// The rights that a UMEM of queues needs.
@@ -43,17 +55,33 @@ impl Window {
         }
         sys::populate(addr, len, writable)?;
         PINNED.fetch_add(len, Ordering::Relaxed);
-        Ok(Self::over(bus, addr, len, None))
+        Ok(Self::over(&mut bus.lock(), addr, len, Of::Program))
     }
 
-    /// Opens `len` bytes of a dmabuf from byte `offset` on. A dmabuf is a memory file here.
-    pub(crate) fn of_dmabuf(bus: &Bus, fd: i32, offset: u64, len: u64) -> Result<Self> {
+    /// Opens `len` bytes of a dmabuf from byte `offset` on: one that a GPU on the NIC's bus has exported, or any memory file.
+    pub(crate) fn of_dmabuf(nics: &Bus, fd: i32, offset: u64, len: u64) -> Result<Self> {
         if world::lacks(Missing::Dmabuf) {
             return Err(Errno::OPNOTSUPP);
         }
         if len == 0 {
             return Err(Errno::INVAL);
         }
+        let mut bus = nics.lock();
+        if let Some((base, size)) = bus.dmabufs.resolve(fd) {
+            if offset.checked_add(len).is_none_or(|end| end > size) {
+                return Err(Errno::INVAL);
+            }
+            let addr = base + offset;
+            return Ok(match region_of(addr) {
+                Region::Host => Self::over(&mut bus, addr, len, Of::Exported),
+                _ => Self {
+                    addr,
+                    len,
+                    of: Of::Bus,
+                },
+            });
+        }
+        drop(bus);
         let size = sys::size_of_memory_file(fd)?;
         if offset.checked_add(len).is_none_or(|end| end > size) {
             return Err(Errno::INVAL);
@@ -62,32 +90,36 @@ impl Window {
         let room = offset - first + len;
         let base = sys::map_shared(fd, first, room)?;
         Ok(Self::over(
-            bus,
+            &mut nics.lock(),
             base + (offset - first),
             len,
-            Some((base, room)),
+            Of::Mapping { base, len: room },
         ))
     }
 
-    fn over(bus: &Bus, addr: u64, len: u64, mapping: Option<(u64, u64)>) -> Self {
+    fn over(bus: &mut BusState, addr: u64, len: u64, of: Of) -> Self {
         // SAFETY: `HostWindows::open` demands that until it is closed
         // - the range stays allocated, readable and writable: it was mapped just now, or is the program's, which promises by
-        //   registering it that it keeps the memory until it deregisters it, as to any RDMA device; pages that may
+        //   registering it that it keeps the memory until it deregisters it, as to any RDMA device, or is exported as a GPU's
+        //   and stays allocated while a dmabuf or a window covers it (the bus is locked while the dmabuf is known to be open); pages that may
         //   only be read are opened without the right to write, and the NIC checks rights before it writes;
         // - nothing holds a Rust reference to its bytes, unless they are atomics or in an `UnsafeCell`: likewise.
-        unsafe { bus.lock().host.open(addr, len) };
-        Self { addr, len, mapping }
+        unsafe { bus.host.open(addr, len) };
+        Self { addr, len, of }
     }
 
     /// Closes it.
     pub(crate) fn close(self, bus: &Bus) {
-        bus.lock().host.close(self.addr, self.len);
-        match self.mapping {
+        if !matches!(self.of, Of::Bus) {
+            bus.lock().host.close(self.addr, self.len);
+        }
+        match self.of {
             // Nobody else knows of the mapping.
-            Some((base, len)) => sys::unmap(base, len),
-            None => {
+            Of::Mapping { base, len } => sys::unmap(base, len),
+            Of::Program => {
                 PINNED.fetch_sub(self.len, Ordering::Relaxed);
             }
+            Of::Bus | Of::Exported => {}
         }
     }
 

@@ -39,15 +39,18 @@ pub(crate) fn invoke(call: &mut Call<'_>) -> Result<()> {
     }
     match command {
         write::QUERY_DEVICE => {
-            let mut nic = call.world.nic(call.context()?.nic)?;
-            let answer = device::query_device(&mut nic)?;
-            drop(nic);
+            let nic = call.world.nic(call.context()?.nic)?;
+            let answer = device::query_device(&mut nic.lock())?;
             call.request.output(OUT, &answer.emit())
         }
         EX_QUERY_DEVICE => query_device(call),
         write::QUERY_PORT => {
             let port = QueryPort::parse(&call.request.input(IN)?).port_num;
-            let info = call.world.nic(call.context()?.nic)?.query_port(port)?;
+            let info = call
+                .world
+                .nic(call.context()?.nic)?
+                .lock()
+                .query_port(port)?;
             call.request.output(OUT, &device::query_port(&info).emit())
         }
         write::ALLOC_PD => make_pd(call),
@@ -64,7 +67,8 @@ pub(crate) fn invoke(call: &mut Call<'_>) -> Result<()> {
 
 fn query_device(call: &mut Call<'_>) -> Result<()> {
     let (base, clock) = {
-        let mut nic = call.world.nic(call.context()?.nic)?;
+        let nic = call.world.nic(call.context()?.nic)?;
+        let mut nic = nic.lock();
         let caps = device::capabilities(&mut nic)?;
         (device::query_device(&mut nic)?, caps.device_frequency_khz)
     };
@@ -104,7 +108,8 @@ fn reg_mr(call: &mut Call<'_>) -> Result<()> {
     call.context()?.pdn(wanted.pd_handle)?;
     // The kernel pins for writing only what may be written (`ib_access_writable`).
     let writable = access & !warpverbs_sim_nic::access::REMOTE_READ & 0xf != 0;
-    let window = Window::open(&call.world.bus, wanted.start, wanted.length, writable)?;
+    let nic = call.world.nic(call.context()?.nic)?;
+    let window = Window::open(nic.bus(), wanted.start, wanted.length, writable)?;
     let (object, lkey, rkey) =
         resources::register(call, wanted.pd_handle, window, wanted.hca_va, access)?;
     call.publish(None, object, |request, mr_handle| {
@@ -123,6 +128,7 @@ fn create_ah(call: &mut Call<'_>) -> Result<()> {
     let (attr, pd) = (wanted.attr, wanted.pd_handle);
     call.context()?.pdn(pd)?;
     let nic = call.world.nic(call.context()?.nic)?;
+    let nic = nic.lock();
     let ethernet =
         nic.query_port(attr.port_num)?.link_layer == warpverbs_sim_nic::LinkLayer::Ethernet;
     if ethernet && attr.is_global == 0 {

@@ -5,16 +5,23 @@
     reason = "each test file uses its own part"
 )]
 
+#[cfg(target_os = "linux")]
+mod mlx5;
+mod nic;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use warpverbs::driver::fault::Faults;
-use warpverbs::driver::sim::{Beside, Check, FindingPolicy, NicStats, Scheduler, World};
+use warpverbs::driver::sim::{Beside, Check, FindingPolicy, NicStats, Scheduler};
 use warpverbs::driver::{Gpu, Nic, WriteOrdering};
 use warpverbs::{
     Access, Bandwidth, Context, CqForm, Direction, Doorbell, ExportedQp, GpuContext, GpuMemory,
     Module, Mr, Pd, Proxy, QpConfig, QpStatus, QueuePair, Result, RunReport, Sharing, Stream,
 };
+
+#[allow(unused_imports, reason = "each test file uses its own part")]
+pub use nic::{Builder, World, hash, over_mlx5, part_of_test};
 
 /// Longer than any run here takes; reached only by a run that hangs.
 pub const PATIENCE: Duration = Duration::from_secs(120);
@@ -298,13 +305,16 @@ impl Bench {
         let early = done.then(|| self.target.to_vec().unwrap_or_default());
         let findings = self.world.findings();
         let bytes = early.unwrap_or_else(|| self.target.to_vec().unwrap_or_default());
-        let statuses = self
+        let statuses: Vec<QpStatus> = self
             .qps
             .iter()
             .filter_map(|qp| Some(qp.progress().ok()?.status))
             .collect();
         let verified = bytes == self.bytes;
         let world = self.world.clone();
+        if done {
+            world.note("the destination", (verified, hash(&bytes), &statuses));
+        }
         drop(self);
         Ok(Outcome {
             report,

@@ -38,10 +38,15 @@ fn each<T: Sync>(work: &[T], act: impl Fn(&T) + Sync) {
     let threads = std::thread::available_parallelism()
         .map_or(1, usize::from)
         .min(4);
+    let test = std::thread::current();
+    let test = test.name().unwrap_or_default();
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                while let Some(item) = work.get(next.fetch_add(1, Ordering::Relaxed)) {
+                loop {
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(item) = work.get(at) else { break };
+                    common::part_of_test(&format!("{test} {at}"));
                     act(item);
                 }
             });

@@ -5,7 +5,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use warpverbs::driver::sim::{CablePlan, Check, InjectedFault, Scheduler, World};
+use warpverbs::driver::sim::{CablePlan, Check, InjectedFault, Scheduler};
 use warpverbs::driver::{LaunchShape, WriteOrdering};
 use warpverbs::wire::abi::{self, FaultCause};
 use warpverbs::wire::cqe::Syndrome;
@@ -14,7 +14,7 @@ use warpverbs::{
     Module, Mr, Pd, QpFault, Result, Run, RunReport, Sharing, Stream, ThreadError, View,
 };
 
-use crate::common::{Options, PATIENCE, POISON, connected_pair};
+use crate::common::{Options, PATIENCE, POISON, World, connected_pair};
 
 /// What of a kernel runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

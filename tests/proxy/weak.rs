@@ -122,7 +122,7 @@ impl Gpu for Weak<dyn Gpu> {
         alloc_host_mapped(len: u64, label: &str) -> Result<u64>;
         free_host_mapped(addr: u64) -> Result<()>;
         store_release(addr: u64, value: u64) -> Result<()>;
-        export_dmabuf(addr: u64, len: u64) -> Result<(i32, u64)>;
+        export_dmabuf(addr: u64, len: u64, mapping: DmabufMapping) -> Result<(i32, u64)>;
         close_dmabuf(fd: i32) -> Result<()>;
         map_uar(page: u64, len: u64) -> Result<u64>;
         unmap_uar(page: u64) -> Result<()>;

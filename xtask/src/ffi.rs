@@ -22,6 +22,9 @@ const TYPES: &[&str] = &[
     "ibv_gid_entry",
     "ibv_gid_type",
     "ibv_ah_attr",
+    "ibv_qp_init_attr",
+    "ibv_qp_attr",
+    "ibv_qp_attr_mask",
     "ibv_mr",
     "ibv_event_type",
     "mlx5dv_context_attr",
@@ -40,6 +43,12 @@ const TYPES: &[&str] = &[
     "mlx5_ib_uapi_devx_create_event_channel_flags",
 ];
 const CONSTANTS: &[&str] = &["IBV_LINK_LAYER_.*"];
+/// What a program of verbs calls: all of libibverbs, and of libmlx5 what shows queues and writes segments.
+const VERBS: &[&str] = &[
+    "_*ibv_.*",
+    "mlx5dv_(init_obj|is_supported|open_device|create_qp|qp_ex_from_ibv_qp_ex|wr_raw_wqe|devx_qp_query)",
+    "mlx5dv_(set_ctrl_seg|set_data_seg|get_cqe_.*)",
+];
 
 /// Writes the bindings.
 pub(crate) fn build() -> ExitCode {
@@ -78,6 +87,30 @@ pub(crate) fn declarations(file: &str) -> ExitCode {
         }
         arguments.extend(["--blocklist-type", ".*"]);
         fs::write(file, bindgen(&arguments)?)?;
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+/// Writes bindings of all of verbs into a folder, and C that gives inline functions an address, for ci/oracle.
+pub(crate) fn verbs(folder: &str) -> ExitCode {
+    finish(|| {
+        let wrappers = Path::new(folder).join("verbs.c");
+        let wrappers = wrappers.to_string_lossy();
+        let mut arguments = vec!["--with-derive-default"];
+        for name in VERBS {
+            arguments.extend(["--allowlist-function", name]);
+        }
+        arguments.extend(["--allowlist-type", "(ibv|mlx5dv)_.*"]);
+        arguments.extend(["--allowlist-var", "(IBV|MLX5DV)_.*"]);
+        // Packed and aligned, which Rust does not have.
+        arguments.extend(["--opaque-type", "mlx5_(wqe_.*|cqe64)"]);
+        arguments.extend(["--experimental", "--wrap-static-fns"]);
+        arguments.extend(["--wrap-static-fns-path", &wrappers]);
+        fs::write(Path::new(folder).join("verbs.rs"), bindgen(&arguments)?)?;
+        // It includes a header that is gone by now.
+        let text = fs::read_to_string(wrappers.as_ref())?;
+        let body: Vec<&str> = text.lines().skip(1).collect();
+        fs::write(wrappers.as_ref(), format!("{HEADERS}{}\n", body.join("\n")))?;
         Ok(ExitCode::SUCCESS)
     })
 }

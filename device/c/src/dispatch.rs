@@ -9,12 +9,22 @@ use warpverbs_device::{
 };
 
 /// Bits 0 and 1 of `mode`: who shares the queue. 0: nobody; else threads of the GPU, of which a warp and a block are some.
-const SHARING: u32 = 3;
+pub(crate) const SHARING: u32 = 3;
 /// Bits 8 and 9 of `mode`: who makes the call together.
 const SCOPE: u32 = 3 << 8;
 const THREAD: u32 = 0;
 const WARP: u32 = 1 << 8;
 const BLOCK: u32 = 2 << 8;
+
+/// This thread's place among those that make the call together, and how many they are.
+#[inline(always)]
+pub(crate) fn share(mode: u32) -> (u64, u64) {
+    match mode & SCOPE {
+        WARP => Lanes::all().scan(1, 1),
+        BLOCK => Block.scan(1, 1),
+        _ => (0, 1),
+    }
+}
 
 /// What is done with a queue that is open.
 pub(crate) trait Action {

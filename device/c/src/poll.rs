@@ -4,10 +4,11 @@
 
 use warpverbs_device::{
     CqForm, Doorbell, Error, Progress, Sharing, Sq, Ticket, abi::Outcome, group::Group,
-    op::Direction,
 };
 
-use crate::dispatch::{Action, dispatch};
+use crate::dispatch::{Action, SHARING, dispatch};
+
+const DONE: u32 = Outcome::Done.code();
 
 struct Poll(u64);
 
@@ -43,41 +44,22 @@ impl Action for Wait {
     }
 }
 
-struct Flush(u64);
+struct WaitSignal {
+    address: u64,
+    value: u64,
+    deadline_ns: u64,
+}
 
-impl Action for Flush {
+impl Action for WaitSignal {
     #[inline(always)]
     fn run<S: Sharing, D: Doorbell, C: CqForm, G: Group>(
         &self,
         sq: &mut Sq<S, D, C>,
-        group: G,
+        _: G,
     ) -> Result<Outcome, Error> {
-        sq.set_deadline(self.0);
-        sq.flush_by(group)?;
-        Ok(Outcome::Done)
-    }
-}
-
-struct List {
-    direction: Direction,
-    descriptors: u64,
-    count: u64,
-    ticket: *mut u64,
-}
-
-impl Action for List {
-    #[inline(always)]
-    fn run<S: Sharing, D: Doorbell, C: CqForm, G: Group>(
-        &self,
-        sq: &mut Sq<S, D, C>,
-        group: G,
-    ) -> Result<Outcome, Error> {
-        // SAFETY: the caller of `wv_dev_list` promised it.
-        let last = unsafe { sq.list_by(group, self.direction, self.descriptors, self.count) }?;
-        if !self.ticket.is_null() {
-            // SAFETY: the caller's: a place for the ticket, or null.
-            unsafe { self.ticket.write(last.index()) }
-        }
+        sq.set_deadline(self.deadline_ns);
+        // SAFETY: the caller of `wv_dev_wait_signal` promised it.
+        unsafe { sq.wait_signal(self.address, self.value) }?;
         Ok(Outcome::Done)
     }
 }
@@ -115,36 +97,36 @@ pub unsafe extern "C" fn wv_dev_wait(qp: u64, mode: u32, ticket: u64, deadline_n
 /// As the header says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn wv_dev_flush(qp: u64, mode: u32, deadline_ns: u64) -> u32 {
-    // SAFETY: the caller's.
-    unsafe { dispatch(qp, mode, &Flush(deadline_ns)) }
+    let mut ticket = 0;
+    // SAFETY: the caller's. A NOP completes behind all before it.
+    unsafe {
+        match crate::post::wv_dev_nop(qp, mode, &mut ticket) {
+            DONE => wv_dev_wait(qp, mode, ticket, deadline_ns),
+            other => other,
+        }
+    }
 }
 
-/// Transfers what a list of descriptors says: puts, or if `get` is not zero, gets.
+/// Waits until a word that signals change is at least `value`; by one thread.
 ///
 /// # Safety
 ///
 /// As the header says.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn wv_dev_list(
+pub unsafe extern "C" fn wv_dev_wait_signal(
     qp: u64,
     mode: u32,
-    get: u32,
-    descriptors: *const u8,
-    count: u64,
-    ticket: *mut u64,
+    address: *const u64,
+    value: u64,
+    deadline_ns: u64,
 ) -> u32 {
-    let list = List {
-        direction: if get == 0 {
-            Direction::Put
-        } else {
-            Direction::Get
-        },
-        descriptors: descriptors as u64,
-        count,
-        ticket,
+    let wait = WaitSignal {
+        address: address as u64,
+        value,
+        deadline_ns,
     };
     // SAFETY: the caller's.
-    unsafe { dispatch(qp, mode, &list) }
+    unsafe { dispatch(qp, mode & SHARING, &wait) }
 }
 
 /// The state word of a QP: stop, and the first fault with its cause.

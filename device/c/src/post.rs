@@ -4,16 +4,16 @@
 
 use warpverbs_device::{
     CqForm, Doorbell, Error, Length, Local, Remote, Sharing, Signal, Sq, Ticket,
-    abi::Outcome,
+    abi::{Descriptor, Outcome},
     group::Group,
     op::{
-        CompareSwap, Direction, Dump, Either, Fenced, FetchAdd, InlineFrom, MaskedCompareSwap4,
-        MaskedCompareSwap8, MaskedFetchAdd4, MaskedFetchAdd8, Nop, Read, Send, SendImm, Then,
-        Write, WriteImm, WriteInlineFrom,
+        CompareSwap, Dump, Either, Fenced, FetchAdd, InlineFrom, MaskedCompareSwap4,
+        MaskedCompareSwap8, MaskedFetchAdd4, MaskedFetchAdd8, Nop, Outlined, Read, Send, SendImm,
+        Then, Write, WriteImm, WriteInlineFrom,
     },
 };
 
-use crate::dispatch::{Action, dispatch};
+use crate::dispatch::{Action, dispatch, share};
 
 const PUT: u32 = 0;
 const PUT_IMM: u32 = 1;
@@ -31,6 +31,8 @@ const NOP: u32 = 12;
 const DUMP: u32 = 13;
 const FENCE: u32 = 14;
 const PUT_SIGNAL: u32 = 15;
+/// A request of which nothing is left.
+const EMPTY: u32 = u32::MAX;
 
 /// An operation, as numbers.
 #[derive(Clone, Copy)]
@@ -41,6 +43,7 @@ struct Request {
     len: u64,
     values: [u64; 4],
     signal: Signal,
+    signals: bool,
     ticket: *mut u64,
 }
 
@@ -127,6 +130,9 @@ impl Request {
     }
 }
 
+/// A message, then what makes visible what it fetched, then a signal: each may be left out.
+type Post = Then<Then<Option<Any>, Option<Fenced<Dump>>>, Option<FetchAdd>>;
+
 impl Action for Request {
     #[inline(always)]
     fn run<S: Sharing, D: Doorbell, C: CqForm, G: Group>(
@@ -134,50 +140,34 @@ impl Action for Request {
         sq: &mut Sq<S, D, C>,
         group: G,
     ) -> Result<Outcome, Error> {
-        let length = |bytes: u64| {
-            let bytes = u32::try_from(bytes).map_err(|_| Error::InvalidArgument)?;
-            sq.length(bytes)
-        };
-        // Of one message; what is more, or nothing, is done below.
-        let odd = self.is_any_size() && length(self.len).is_err();
-        let work = if odd {
-            Ok(None)
-        } else {
-            self.work(length).map(Some)
-        };
+        let checked = check(self, sq.log_max_message(), sq.reads_need_dump());
         // All members stop if one's request cannot be.
-        let (_, refused) = group.scan(0, u32::from(work.is_err()));
-        let Ok(work) = work else {
-            return Err(Error::InvalidArgument);
-        };
-        if refused != 0 {
+        if group.scan(0, u32::from(checked.is_err())).1 != 0 {
             return Err(Error::InvalidArgument);
         }
-        let (_, odd) = group.scan(0, u32::from(odd));
+        let mut request = *self;
+        let (rank, members) = group.scan(1, 1);
         let mut last = Ticket::default();
-        if odd != 0 {
-            let direction = if self.kind == GET {
-                Direction::Get
-            } else {
-                Direction::Put
-            };
-            let len = if self.is_any_size() { self.len } else { 0 };
-            last = sq.stream_by(group, sq.chunks(self.local, self.remote, len, direction))?;
-        }
-        let dump = Dump::new(self.local, sq.length(1)?);
-        let settle =
-            (self.fetches() && self.len != 0 && sq.reads_need_dump()).then(|| Fenced::reads(dump));
-        let signal = if self.kind == PUT_SIGNAL {
-            let (rank, members) = group.scan(1, 1);
-            let signal = FetchAdd::new(self.signal.fetched, self.signal.remote, self.signal.add)?;
-            (rank + 1 == members).then_some(signal)
-        } else {
-            None
-        };
-        let work = if odd == 0 { work } else { None };
-        let ticket = sq.post_by(group, Then(Then(work, settle), signal))?;
-        if ticket != Ticket::default() {
-            last = ticket;
+        loop {
+            let mut work = Then(Then(None, None), None);
+            let left = next(
+                &mut request,
+                sq.log_max_message(),
+                sq.reads_need_dump(),
+                &mut work,
+            );
+            let ends = group.scan(0, u32::from(left)).1 == 0;
+            if !(ends && rank + 1 == members) {
+                // A signal is sent once, behind the last message of all.
+                work.1 = None;
+            }
+            let ticket = sq.post_by(group, Outlined(&work))?;
+            if ticket != Ticket::default() {
+                last = ticket;
+            }
+            if ends {
+                break;
+            }
         }
         if !self.ticket.is_null() {
             // SAFETY: the caller's: a place for the ticket, or null.
@@ -185,6 +175,61 @@ impl Action for Request {
         }
         Ok(Outcome::Done)
     }
+}
+
+/// Whether the whole request can be.
+#[inline(never)]
+fn check(request: &Request, log_max: u32, dumps: bool) -> Result<(), Error> {
+    let mut request = *request;
+    if request.is_any_size() && request.len > 1 << log_max {
+        request.len = 1 << log_max;
+    }
+    let mut work = Then(Then(None, None), None);
+    make(&request, log_max, dumps, &mut work)
+}
+
+/// The next message of a request, which becomes what is left; true if something is.
+#[inline(never)]
+fn next(request: &mut Request, log_max: u32, dumps: bool, work: &mut Post) -> bool {
+    let max = 1 << log_max;
+    let whole = *request;
+    let left = request.is_any_size() && whole.len > max;
+    let now = Request {
+        len: if left { max } else { whole.len },
+        ..whole
+    };
+    // It was checked.
+    let _ = make(&now, log_max, dumps, work);
+    if left {
+        request.local = whole.local.offset(max);
+        request.remote = whole.remote.offset(max);
+        request.len -= max;
+    } else {
+        // Other members may have messages left; this one has none.
+        request.kind = EMPTY;
+    }
+    left
+}
+
+fn make(request: &Request, log_max: u32, dumps: bool, work: &mut Post) -> Result<(), Error> {
+    let length = |bytes: u64| Length::of(bytes, log_max).ok_or(Error::InvalidArgument);
+    let nothing = request.kind == EMPTY || request.is_any_size() && request.len == 0;
+    *work = Then(Then(None, None), None);
+    if !nothing {
+        work.0.0 = Some(request.work(length)?);
+        if dumps && request.fetches() {
+            work.0.1 = Some(Fenced::reads(Dump::new(request.local, length(1)?)));
+        }
+    }
+    if request.kind == PUT_SIGNAL || request.kind == EMPTY && request.signals {
+        let Signal {
+            remote,
+            add,
+            fetched,
+        } = request.signal;
+        work.1 = Some(FetchAdd::new(fetched, remote, add)?);
+    }
+    Ok(())
 }
 
 /// Every operation of one WQE and its kin. The other functions say which.
@@ -226,6 +271,7 @@ unsafe extern "C" fn post(
                 lkey: (b >> 32) as u32,
             },
         },
+        signals: kind == PUT_SIGNAL,
         ticket,
     };
     // SAFETY: the caller's.
@@ -713,4 +759,89 @@ pub unsafe extern "C" fn wv_dev_dump(
 pub unsafe extern "C" fn wv_dev_fence(qp: u64, mode: u32, ticket: *mut u64) -> u32 {
     // SAFETY: the caller's.
     unsafe { post(qp, mode, FENCE, 0, 0, 0, 0, 0, 0, 0, 0, 0, ticket) }
+}
+
+/// Sends a signal alone.
+///
+/// # Safety
+///
+/// As the header says.
+#[unsafe(no_mangle)]
+#[allow(clippy::too_many_arguments)]
+pub unsafe extern "C" fn wv_dev_signal(
+    qp: u64,
+    mode: u32,
+    signal: u64,
+    signal_rkey: u32,
+    add: u64,
+    fetched: u64,
+    fetched_lkey: u32,
+    ticket: *mut u64,
+) -> u32 {
+    let keys = u64::from(signal_rkey) | u64::from(fetched_lkey) << 32;
+    // SAFETY: the caller's.
+    unsafe {
+        post(
+            qp, mode, PUT_SIGNAL, 0, 0, 0, 0, 0, signal, keys, add, fetched, ticket,
+        )
+    }
+}
+
+/// Transfers what `count` descriptors say: puts, or if `get` is not zero, gets. Those that make the call together share them.
+///
+/// # Safety
+///
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn wv_dev_list(
+    qp: u64,
+    mode: u32,
+    get: u32,
+    descriptors: *const Descriptor,
+    count: u64,
+    ticket: *mut u64,
+) -> u32 {
+    let (rank, members) = share(mode);
+    let kind = if get == 0 { PUT } else { GET };
+    let mut last = 0;
+    let mut first = 0;
+    while first < count {
+        let number = first.saturating_add(rank);
+        let mut own = Descriptor::default();
+        if number < count {
+            // SAFETY: the caller's: a live descriptor that nobody writes.
+            own = unsafe { *descriptors.wrapping_add(number as usize) };
+        }
+        let mut posted = 0;
+        // SAFETY: the caller's.
+        let outcome = unsafe {
+            post(
+                qp,
+                mode,
+                kind,
+                own.local,
+                own.lkey,
+                own.remote,
+                own.rkey,
+                own.len,
+                0,
+                0,
+                0,
+                0,
+                &mut posted,
+            )
+        };
+        if outcome != Outcome::Done.code() {
+            return outcome;
+        }
+        if posted != 0 {
+            last = posted;
+        }
+        first = first.saturating_add(members);
+    }
+    if !ticket.is_null() {
+        // SAFETY: the caller's: a place for the ticket, or null.
+        unsafe { ticket.write(last) }
+    }
+    Outcome::Done.code()
 }

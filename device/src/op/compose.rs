@@ -202,6 +202,38 @@ impl<W: Fill> Fill for Signalled<W> {
     }
 }
 
+/// An operation that is written by a function that is called, not by code in each place where it is posted: for programs that
+/// post it in many modes. (In kernels of one mode it costs calls and local memory, and saves nothing.)
+#[derive(Clone, Copy, Debug)]
+pub struct Outlined<'a, W>(pub &'a W);
+
+#[inline(never)]
+fn outlined_size<W: Fill>(work: &W) -> (u32, u32) {
+    (work.wqebbs(), work.wqes())
+}
+
+#[inline(never)]
+fn outlined_fill<W: Fill>(work: &W, place: Place) -> Filled {
+    work.fill(place)
+}
+
+impl<W: Fill> Fill for Outlined<'_, W> {
+    const WQEBBS: u32 = 0;
+    const SHORT: bool = W::SHORT;
+    #[inline(always)]
+    fn wqebbs(&self) -> u32 {
+        outlined_size(self.0).0
+    }
+    #[inline(always)]
+    fn wqes(&self) -> u32 {
+        outlined_size(self.0).1
+    }
+    #[inline(always)]
+    fn fill(self, place: Place) -> Filled {
+        outlined_fill(self.0, place)
+    }
+}
+
 impl Filled {
     /// Of no WQE.
     pub(crate) const NONE: Self = Self { head: 0, more: 0 };

@@ -61,6 +61,14 @@ impl Length {
         (bytes.wrapping_sub(1) < 1 << log_max).then_some(Self(bytes))
     }
 
+    /// A length of 1 to `2^log_max` bytes, where `log_max` is a queue's
+    /// ([`Sq::log_max_message`](crate::Sq::log_max_message)).
+    #[inline(always)]
+    pub fn of(bytes: u64, log_max: u32) -> Option<Self> {
+        let log_max = if log_max > 30 { 30 } else { log_max };
+        Self::of_one(bytes, log_max)
+    }
+
     /// The bytes.
     #[inline(always)]
     pub const fn bytes(self) -> u32 {

@@ -20,7 +20,7 @@ mod transfer;
 pub use atomic::{
     CompareSwap, FetchAdd, MaskedCompareSwap4, MaskedCompareSwap8, MaskedFetchAdd4, MaskedFetchAdd8,
 };
-pub use compose::{Either, Fenced, Signalled, Then};
+pub use compose::{Either, Fenced, Outlined, Signalled, Then};
 pub use control::{Dump, Nop, WaitCqe};
 pub use gather::{Piece, Pieces, ReadInto, SendFrom, WriteFrom};
 pub use inline::{Inline, InlineFrom, SendInline, WriteInline, WriteInlineFrom};

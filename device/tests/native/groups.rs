@@ -198,7 +198,10 @@ fn members_bring_what_they_have() {
         let mut sq = unsafe { Sq::<Exclusive, Db, Ring>::open_by(lanes, address) }.unwrap();
         let swap = MaskedCompareSwap8::new(LOCAL, REMOTE, 1, 2, 3, 4).unwrap();
         let lane = thread::lane();
-        let work = Then((lane % 2 == 0).then_some(Nop), (lane > 1).then_some(swap));
+        let work = Then(
+            lane.is_multiple_of(2).then_some(Nop),
+            (lane > 1).then_some(swap),
+        );
         sq.post_by(lanes, work).unwrap()
     });
     // Lane 0: 0. Lane 2: 1, 2-3. Lane 3: 4-5. Lane 4: 6, 7-8, whose first WQEBB the ticket names.

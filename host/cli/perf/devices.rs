@@ -20,7 +20,7 @@ use crate::mlx5;
 pub(super) enum Devices {
     /// Simulated, on one bus.
     Simulated(World),
-    /// A NIC of the system, opened once for each end, and the host's CPUs as a GPU.
+    /// A NIC of the system, opened once for each end, and the host's CPUs as a GPU, or a simulated one.
     Real {
         nics: [Arc<dyn Nic>; 2],
         gpu: Arc<dyn Gpu>,
@@ -30,7 +30,7 @@ pub(super) enum Devices {
 impl Devices {
     pub(super) fn open(plan: &Plan) -> Result<Self, Failure> {
         if let Some(name) = &plan.nic {
-            return real(name);
+            return real(name, plan);
         }
         let builder = World::builder()
             .seed(plan.seed)
@@ -144,9 +144,12 @@ impl Devices {
 }
 
 #[cfg(target_os = "linux")]
-fn real(name: &str) -> Result<Devices, Failure> {
+fn real(name: &str, plan: &Plan) -> Result<Devices, Failure> {
     let nics = [mlx5::open(name)?, mlx5::open(name)?];
-    let gpu = warpverbs::driver::mlx5::host_gpu(&nics);
+    let gpu = match plan.gpu {
+        plan::Gpu::Sim => warpverbs::driver::mlx5::sim_gpu(&nics, plan.seed),
+        plan::Gpu::Host => warpverbs::driver::mlx5::host_gpu(&nics),
+    };
     Ok(Devices::Real {
         nics: nics.map(|nic| nic as Arc<dyn Nic>),
         gpu,
@@ -154,7 +157,7 @@ fn real(name: &str) -> Result<Devices, Failure> {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn real(name: &str) -> Result<Devices, Failure> {
+fn real(name: &str, _: &Plan) -> Result<Devices, Failure> {
     Err(match mlx5::open(name) {
         Ok(_) => Failure::Run(format!("NIC {name:?} cannot be used")),
         Err(failure) => failure,

@@ -47,8 +47,12 @@ pub(crate) struct Plan {
 
 impl Plan {
     pub(crate) fn of(args: &PerfArgs) -> Result<Self, Failure> {
-        // Of the simulators the simulated GPU; a real NIC cannot reach its memory.
-        let default = if args.nic == "sim" { "sim" } else { "host" };
+        // A real NIC cannot reach the simulated GPU's memory; `sim-env`'s can.
+        let default = if args.nic == "sim" || crate::mlx5::is_simulated(&args.nic) {
+            "sim"
+        } else {
+            "host"
+        };
         let gpu = match args.gpu.as_deref().unwrap_or(default) {
             "host" => Gpu::Host,
             name => {
@@ -59,11 +63,17 @@ impl Plan {
         let usage = |text: String| Err(Failure::Usage(text));
         let nic = (args.nic != "sim").then(|| args.nic.clone());
         if nic.is_some() {
-            if gpu == Gpu::Sim {
+            if gpu == Gpu::Sim && !crate::mlx5::is_simulated(&args.nic) {
                 return usage(format!(
-                    "--nic {} needs --gpu host: the simulated GPU's memory is no memory of this process",
+                    "--nic {} needs --gpu host: a real NIC cannot reach the simulated GPU's memory; `warpverbs sim-env` gives a \
+                     NIC that can",
                     args.nic
                 ));
+            }
+            if gpu == Gpu::Sim && args.check != Check::Fast {
+                return usage(
+                    "--check needs --nic sim: a NIC that runs by itself is in no order that could be judged".into(),
+                );
             }
             if args.pcap.is_some() || args.trace.is_some() {
                 return usage("--pcap and --trace need --nic sim".into());

@@ -9,10 +9,13 @@ mod trials;
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
 use serde_json::{Value, json};
 use warpverbs::driver::sim::World;
+use warpverbs::driver::{Gpu, Nic};
+use warpverbs::{Context, GpuContext, MemoryPath};
 
 use crate::args::ProbeArgs;
 use crate::failure::Failure;
@@ -33,11 +36,12 @@ pub(crate) fn run(args: &ProbeArgs) -> Result<(), Failure> {
         ),
         _ => None,
     };
-    let nic = match &world {
-        Some(world) => world.nic(),
-        None => mlx5::open(&args.nic)?,
+    let (nic, gpu) = match &world {
+        Some(world) => (world.nic(), world.gpu()),
+        None => mlx5::open_with_host(&args.nic)?,
     };
     let name = mlx5::shown(&nic.name());
+    let memory = memory(nic.clone(), gpu)?;
     let device = rig::Device::open(nic)?;
     let trials = trials::all(&device, args.trials)?;
     device.close()?;
@@ -48,6 +52,7 @@ pub(crate) fn run(args: &ProbeArgs) -> Result<(), Failure> {
     let report = json!({
         "nic": name,
         "rings": "host memory",
+        "gpu_memory": memory,
         "trials": args.trials,
         "probes": trials,
         "seconds": begun.elapsed().as_secs_f64(),
@@ -73,6 +78,27 @@ pub(crate) fn run(args: &ProbeArgs) -> Result<(), Failure> {
         differences.len(),
         differences.join("; ")
     )))
+}
+
+/// How the NIC reaches memory of a GPU, and what other ways would take.
+fn memory(nic: Arc<dyn Nic>, gpu: Arc<dyn Gpu>) -> Result<Value, Failure> {
+    let (nic, gpu) = (Context::open(nic)?, GpuContext::open(gpu)?);
+    let paths = nic.probe_memory(&gpu)?;
+    let name = |path: Option<MemoryPath>| path.map(MemoryPath::name);
+    let refused: serde_json::Map<String, Value> = paths
+        .refused
+        .iter()
+        .map(|(path, refusal)| {
+            let why = json!({"refusal": refusal.to_string(), "cure": path.cure()});
+            (path.name().to_owned(), why)
+        })
+        .collect();
+    Ok(json!({
+        "gpu": gpu.name(),
+        "data": name(paths.data),
+        "queues": name(paths.queues),
+        "refused": refused,
+    }))
 }
 
 fn read(path: &Path) -> Result<Value, Failure> {

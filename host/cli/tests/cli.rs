@@ -504,7 +504,7 @@ fn sim_env(options: &[&str], library: &str) -> Output {
 #[test]
 fn sim_env_becomes_the_command() {
     let library = Scratch::new("libwarpverbs_sim.so", "no library");
-    let script = "echo \"$LD_PRELOAD|$WARPVERBS_SIM_WIRE|$WARPVERBS_SIM_NICS|$WARPVERBS_SIM_LINK\"; \
+    let script = "echo \"$LD_PRELOAD|$WARPVERBS_SIM_WIRE|$WARPVERBS_SIM_NICS|$WARPVERBS_SIM_LINK|$WARPVERBS_SIM_DOORBELLS\"; \
                   command -v warpverbs; exit 7";
     let options = [
         "--wire",
@@ -513,6 +513,8 @@ fn sim_env_becomes_the_command() {
         "2",
         "--link",
         "infiniband",
+        "--doorbells",
+        "conformance",
         "--",
         "sh",
         "-c",
@@ -522,7 +524,7 @@ fn sim_env_becomes_the_command() {
     assert_eq!(output.status.code(), Some(7));
     let said = String::from_utf8(output.stdout).unwrap();
     let lines: Vec<&str> = said.lines().collect();
-    let expected = format!("{}|/w|2|infiniband", library.path());
+    let expected = format!("{}|/w|2|infiniband|conformance", library.path());
     assert_eq!(lines[0], expected);
     // Its folder comes first.
     assert_eq!(lines[1], env!("CARGO_BIN_EXE_warpverbs"));

@@ -11,9 +11,9 @@ use warpverbs_wire::eqe::Event;
 use super::plan::{Role, Verdict};
 use super::{Call, Device, Faults, Outcome};
 use crate::driver::{
-    Access, DriverError, DriverErrorKind, GidEntry, Gpu, GpuHandle, LaunchCounters, LaunchShape,
-    MemoryRegion, MrInfo, Nic, NicHandle, PdInfo, PortInfo, Progress, UarInfo, UarKind, UmemInfo,
-    WriteOrdering,
+    Access, DmabufMapping, DriverError, DriverErrorKind, GidEntry, Gpu, GpuHandle, LaunchCounters,
+    LaunchShape, MemoryRegion, MrInfo, Nic, NicHandle, PdInfo, PortInfo, Progress, UarInfo,
+    UarKind, UmemInfo, WriteOrdering,
 };
 use crate::teardown::deadline_after;
 
@@ -128,7 +128,9 @@ impl Nic for Faulty<dyn Nic> {
         Undoes free_uar(uar: NicHandle) -> (), Some(uar.0), |()| None;
         Uses ring_doorbell(uar: NicHandle, value: [u8; 8]) -> (), Some(uar.0), |()| None;
         Asks take_events() -> Vec<Event>, None, |_| None;
+        Asks data_direct() -> bool, None, |_| None;
         Asks query_eqn(vector: u32) -> u32, None, |_| None;
+        Asks port_counter_set(port: u8) -> Option<u8>, None, |_| None;
         Asks query_port(port: u8) -> PortInfo, None, |_| None;
         Asks query_gid(port: u8, index: u32) -> Option<GidEntry>, None, |_| None;
         Uses resolve_mac(pd: NicHandle, port: u8, gid_index: u32, remote: [u8; 16]) -> [u8; 6], Some(pd.0), |_| None;
@@ -200,7 +202,7 @@ impl Gpu for Faulty<dyn Gpu> {
         Uses load_acquire(addr: u64) -> u64, Some(addr), |_| None;
         Uses store_release(addr: u64, value: u64) -> (), Some(addr), |()| None;
         Uses store_release_u32(addr: u64, value: u32) -> (), Some(addr), |()| None;
-        Makes export_dmabuf(addr: u64, len: u64) -> (i32, u64), None, |(fd, _): &(i32, u64)| Some(*fd as u64);
+        Makes export_dmabuf(addr: u64, len: u64, mapping: DmabufMapping) -> (i32, u64), None, |(fd, _): &(i32, u64)| Some(*fd as u64);
         Makes map_uar(page: u64, len: u64) -> u64, Some(page), |_| Some(page);
         Undoes unmap_uar(page: u64) -> (), Some(page), |()| None;
         Asks flush_writes() -> (), None, |()| None;

@@ -24,8 +24,8 @@ use self::kernels::KERNELS;
 use self::memory::{Kind, Memory, PAGE};
 use self::stream::{Launch, MOST_BLOCK, Mark, RESIDENT, Streams};
 use super::{
-    DriverError, DriverErrorKind, Gpu, GpuHandle, LaunchCounters, LaunchShape, Progress,
-    WriteOrdering, rows,
+    DmabufMapping, DriverError, DriverErrorKind, Gpu, GpuHandle, LaunchCounters, LaunchShape,
+    Progress, WriteOrdering, rows,
 };
 use crate::ptx;
 
@@ -34,7 +34,7 @@ type Result<T> = std::result::Result<T, DriverError>;
 /// The host as a GPU.
 pub(crate) struct HostGpu {
     bus: Arc<Bus>,
-    /// NICs beside it are not on the bus: they have its memory by address, and several queues of one may share a doorbell page.
+    /// NICs beside it are not on the bus: they have its memory by address.
     real_nics: bool,
     write_ordering: WriteOrdering,
     /// Says whether an address is that of a doorbell page.
@@ -52,7 +52,7 @@ struct Objects {
     modules: BTreeMap<u64, u64>,
     /// Events: each with what it was last recorded behind.
     events: BTreeMap<u64, Option<Mark>>,
-    /// Doorbell pages that are mapped.
+    /// Doorbell pages that are mapped, and how often.
     pages: BTreeMap<u64, u32>,
 }
 
@@ -109,7 +109,8 @@ impl HostGpu {
         live.extend(
             objects
                 .pages
-                .keys()
+                .iter()
+                .flat_map(|(page, users)| (0..*users).map(move |_| page))
                 .map(|page| format!("GPU page {page:#x}")),
         );
         live
@@ -217,7 +218,7 @@ impl Gpu for HostGpu {
         self.memory().store_u32("store_release_u32", addr, value)
     }
 
-    fn export_dmabuf(&self, addr: u64, len: u64) -> Result<(i32, u64)> {
+    fn export_dmabuf(&self, addr: u64, len: u64, _: DmabufMapping) -> Result<(i32, u64)> {
         const CALL: &str = "export_dmabuf";
         self.require_alive(CALL)?;
         if self.real_nics {
@@ -265,14 +266,7 @@ impl Gpu for HostGpu {
                 text,
             ));
         }
-        let mut objects = self.objects();
-        let users = objects.pages.entry(page).or_default();
-        // Mapping one again is the NIC's doing only where it hands out one page several times.
-        if *users > 0 && !self.real_nics {
-            let text = format!("the page at {page:#x} is mapped already");
-            return Err(DriverError::new(CALL, DriverErrorKind::Busy, text));
-        }
-        *users += 1;
+        *self.objects().pages.entry(page).or_default() += 1;
         Ok(page)
     }
 

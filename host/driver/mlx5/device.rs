@@ -12,6 +12,7 @@ use warpverbs_wire::eqe::{self, Event, EventType, PortChange};
 use warpverbs_wire::prm::header::Request;
 use warpverbs_wire::prm::{Command, create_cq, create_qp, create_rmp, query_roce_address};
 
+use super::counters;
 use super::error::{errno, of_command, of_errno, of_loading, of_registration};
 use super::objects::{Object, Table};
 use crate::driver::{
@@ -117,7 +118,21 @@ impl Mlx5 {
         const CALL: &str = "open_device";
         let functions = Functions::get().map_err(|error| of_loading(CALL, &error))?;
         let devices = Devices::all(CALL, functions)?;
-        let Some((device, _)) = devices.iter().find(|(_, found)| found == name) else {
+        let mut called = devices.iter().filter(|(_, found)| found == name);
+        let first = called.next();
+        let more = called.count();
+        if more > 0 {
+            let text = format!(
+                "{} devices are called {name:?}: give each a name of its own (`rdma dev set`)",
+                more + 1
+            );
+            return Err(DriverError::new(
+                CALL,
+                DriverErrorKind::InvalidArgument,
+                text,
+            ));
+        }
+        let Some((device, _)) = first else {
             let found: Vec<String> = devices.iter().map(|(_, name)| name).collect();
             let found = if found.is_empty() {
                 "there is no RDMA device".to_owned()
@@ -127,7 +142,9 @@ impl Mlx5 {
             return Err(DriverError::new(
                 CALL,
                 DriverErrorKind::NotFound,
-                format!("no device {name:?}; {found}"),
+                format!(
+                    "no device {name:?}: choose one that is there, or run in `warpverbs sim-env`; {found}"
+                ),
             ));
         };
         // SAFETY: it takes a device of a list that is not freed yet.
@@ -135,7 +152,7 @@ impl Mlx5 {
             return Err(DriverError::new(
                 CALL,
                 DriverErrorKind::Unsupported,
-                format!("{name} is not an mlx5 device"),
+                format!("{name} is not an mlx5 device: choose one that is, of ConnectX-5 or later"),
             ));
         }
         let mut wanted = ffi::mlx5dv_context_attr {
@@ -522,6 +539,29 @@ impl Nic for Mlx5 {
         })
     }
 
+    fn data_direct(&self) -> Result<bool> {
+        // rdma-core before 54 knows of none.
+        let Some(functions) = self.functions.data_direct() else {
+            return Ok(false);
+        };
+        // Longest path of sysfs; longer ones are cut by the kernel with ENOSPC.
+        let mut path = [0u8; 4096];
+        // SAFETY: it takes an open context and fills a buffer of so many bytes.
+        let number = unsafe {
+            (functions.mlx5dv_get_data_direct_sysfs_path)(
+                self.context(),
+                path.as_mut_ptr().cast(),
+                path.len(),
+            )
+        };
+        match number.abs() {
+            0 | libc::ENOSPC => Ok(true),
+            // No such function; or a kernel before 6.12.
+            libc::ENODEV | libc::EOPNOTSUPP | libc::EPROTONOSUPPORT | libc::ENOTTY => Ok(false),
+            number => Err(of_errno("data_direct", number)),
+        }
+    }
+
     unsafe fn reg_mr(&self, pd: NicHandle, region: MemoryRegion, access: Access) -> Result<MrInfo> {
         const CALL: &str = "reg_mr";
         let entry = self.objects.get(CALL, pd)?;
@@ -541,6 +581,24 @@ impl Nic for Mlx5 {
                 offset,
                 len,
                 iova,
+                data_direct: true,
+            } => {
+                let Some(register) = self.functions.data_direct() else {
+                    return Err(of_registration(CALL, libc::EOPNOTSUPP));
+                };
+                let (len, rights) = (size(CALL, len)?, access.bits() as c_int);
+                let direct = ffi::REG_DMABUF_DATA_DIRECT;
+                // SAFETY: as above; the kernel checks the descriptor and takes a reference to the dmabuf.
+                unsafe {
+                    (register.mlx5dv_reg_dmabuf_mr)(pd, offset, len, iova, fd, rights, direct)
+                }
+            }
+            MemoryRegion::Dmabuf {
+                fd,
+                offset,
+                len,
+                iova,
+                data_direct: false,
             } => {
                 let len = size(CALL, len)?;
                 // SAFETY: as above; the kernel checks the descriptor and takes a reference to the dmabuf.
@@ -592,6 +650,14 @@ impl Nic for Mlx5 {
         const CALL: &str = "umem_reg";
         let (addr, len, comp_mask, dmabuf_fd) = match region {
             MemoryRegion::Address { addr, len } => (addr, len, 0, -1),
+            MemoryRegion::Dmabuf {
+                data_direct: true, ..
+            } => {
+                return Err(wrong(
+                    CALL,
+                    "queues cannot lie behind the data-direct function",
+                ));
+            }
             MemoryRegion::Dmabuf {
                 fd, offset, len, ..
             } => {
@@ -743,6 +809,11 @@ impl Nic for Mlx5 {
         } else {
             Err(of_errno("query_eqn", number))
         }
+    }
+
+    fn port_counter_set(&self, port: u8) -> Result<Option<u8>> {
+        // SAFETY: it demands an open context, which this is until it is dropped.
+        unsafe { counters::of_port(self.functions, self.context(), port) }
     }
 
     fn query_port(&self, port: u8) -> Result<PortInfo> {

@@ -6,12 +6,24 @@
 //! rdma-core is loaded when a NIC is opened; a machine without it gets an error then.
 
 #[allow(unsafe_code)]
+mod counters;
+#[allow(unsafe_code)]
 mod device;
 mod error;
 #[allow(unsafe_code)]
 mod objects;
 
 pub use device::Mlx5;
+
+/// A simulated GPU beside simulated NICs that the system's libraries drive (`sim-env`): its memory is files, which such a NIC takes
+/// for dmabufs. A real NIC does not.
+#[cfg(feature = "sim")]
+pub fn sim_gpu(nics: &[std::sync::Arc<Mlx5>], seed: u64) -> std::sync::Arc<dyn super::Gpu> {
+    let nics = nics.to_vec();
+    super::sim::gpu_beside_nics(seed, move |addr| {
+        nics.iter().any(|nic| nic.has_doorbell_page(addr))
+    })
+}
 
 /// The host's CPUs as a GPU, beside NICs of the system: they run the native build of the embedded kernels over the process's own
 /// memory. What the simulated GPU checks of a kernel's accesses, nobody checks there.

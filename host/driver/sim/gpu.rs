@@ -14,11 +14,13 @@ use warpverbs_sim_bus::{
 };
 use warpverbs_sim_gpu::{self as model, EventId, GpuError, GpuModel, KernelId, ModuleId, StreamId};
 
+#[cfg(target_os = "linux")]
+use super::beside::{Arena, close};
 use super::turns::{self, Schedule};
 use crate::driver::rows;
 use crate::driver::{
-    DriverError, DriverErrorKind, Gpu, GpuHandle, LaunchCounters, LaunchShape, PhaseCounters,
-    Progress, WriteOrdering,
+    DmabufMapping, DriverError, DriverErrorKind, Gpu, GpuHandle, LaunchCounters, LaunchShape,
+    PhaseCounters, Progress, WriteOrdering,
 };
 
 type Result<T> = std::result::Result<T, DriverError>;
@@ -36,15 +38,35 @@ pub(super) struct SimGpu {
     bus: Arc<Bus>,
     beside: Arc<Schedule>,
     write_ordering: WriteOrdering,
+    /// Where registers lie on the bus that a driver of a NIC has mapped at an address of its own.
+    registers: Registers,
     live: Mutex<BTreeMap<(Kind, u64), u64>>,
+    /// Memory that is files, beside NICs that are not on the bus.
+    #[cfg(target_os = "linux")]
+    files: Option<Arc<Mutex<Arena>>>,
+    /// Doorbell pages that are mapped, once for each time.
+    pages: Mutex<Vec<Mapped>>,
 }
+
+/// A doorbell page that is mapped.
+#[derive(Clone, Copy)]
+struct Mapped {
+    /// As it was given.
+    page: u64,
+    /// On the bus.
+    bus_addr: u64,
+    /// Where the GPU sees it.
+    addr: u64,
+}
+
+/// The bus address of registers that are mapped at an address, if they are a NIC's.
+pub(super) type Registers = Box<dyn Fn(u64) -> Option<u64> + Send + Sync>;
 
 /// What the driver has handed out, by address or handle; the value is a length where there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     Memory,
     HostMapped,
-    Uar,
     Module,
     Stream,
     Event,
@@ -57,14 +79,26 @@ impl SimGpu {
         bus: Arc<Bus>,
         beside: Arc<Schedule>,
         write_ordering: WriteOrdering,
+        registers: Registers,
     ) -> Self {
         Self {
             model: Mutex::new(model),
             bus,
             beside,
             write_ordering,
+            registers,
             live: Mutex::default(),
+            #[cfg(target_os = "linux")]
+            files: None,
+            pages: Mutex::default(),
         }
+    }
+
+    /// Its memory is these files, which NICs that are not on its bus import as dmabufs.
+    #[cfg(target_os = "linux")]
+    pub(super) fn in_files(mut self, files: Arc<Mutex<Arena>>) -> Self {
+        self.files = Some(files);
+        self
     }
 
     /// Everything that was handed out and not taken back, one line each. What a dead context had is gone with it.
@@ -72,10 +106,18 @@ impl SimGpu {
         if !self.is_alive() {
             return Vec::new();
         }
-        self.handed_out()
+        let mut live: Vec<String> = self
+            .handed_out()
             .keys()
             .map(|(kind, id)| format!("GPU {kind:?} {id:#x}"))
-            .collect()
+            .collect();
+        let pages = self.pages();
+        live.extend(
+            pages
+                .iter()
+                .map(|mapped| format!("GPU Uar {:#x}", mapped.page)),
+        );
+        live
     }
 
     /// What the memory model found wrong since the last call.
@@ -137,6 +179,10 @@ impl SimGpu {
 
     fn handed_out(&self) -> MutexGuard<'_, BTreeMap<(Kind, u64), u64>> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn pages(&self) -> MutexGuard<'_, Vec<Mapped>> {
+        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn add(&self, kind: Kind, id: u64, len: u64) {
@@ -326,9 +372,16 @@ impl Gpu for SimGpu {
             .map_err(|fault| from_fault("store_release_u32", &fault))
     }
 
-    fn export_dmabuf(&self, addr: u64, len: u64) -> Result<(i32, u64)> {
+    fn export_dmabuf(&self, addr: u64, len: u64, _: DmabufMapping) -> Result<(i32, u64)> {
         const CALL: &str = "export_dmabuf";
         self.require_alive(CALL)?;
+        #[cfg(target_os = "linux")]
+        if let Some(files) = &self.files {
+            let files = files.lock().unwrap_or_else(PoisonError::into_inner);
+            return files
+                .export(addr, len)
+                .map_err(|fault| from_fault(CALL, &fault));
+        }
         let allocation = self
             .handed_out()
             .range(..=(Kind::Memory, addr))
@@ -355,6 +408,13 @@ impl Gpu for SimGpu {
     }
 
     fn close_dmabuf(&self, fd: i32) -> Result<()> {
+        #[cfg(target_os = "linux")]
+        if self.files.is_some() {
+            return close(fd).map_err(|error| {
+                let kind = DriverErrorKind::Os(error.raw_os_error().unwrap_or(0));
+                DriverError::new("close_dmabuf", kind, error.to_string())
+            });
+        }
         if self.bus.lock().dmabufs.close(fd) {
             return Ok(());
         }
@@ -369,21 +429,42 @@ impl Gpu for SimGpu {
     fn map_uar(&self, page: u64, len: u64) -> Result<u64> {
         const CALL: &str = "map_uar";
         self.require_alive(CALL)?;
-        let addr = self
-            .model()
-            .map_registers(page, len)
-            .map_err(|error| from_model(CALL, &error))?;
-        self.add(Kind::Uar, page, len);
-        Ok(addr)
+        let mut pages = self.pages();
+        // A driver of a NIC may give one page several times: it is mapped once.
+        let again = pages.iter().find(|mapped| mapped.page == page).copied();
+        let mapped = match again {
+            Some(mapped) => mapped,
+            None => {
+                let bus_addr = (self.registers)(page).unwrap_or(page);
+                let addr = self
+                    .model()
+                    .map_registers(bus_addr, len)
+                    .map_err(|error| from_model(CALL, &error))?;
+                Mapped {
+                    page,
+                    bus_addr,
+                    addr,
+                }
+            }
+        };
+        pages.push(mapped);
+        Ok(mapped.addr)
     }
 
     fn unmap_uar(&self, page: u64) -> Result<()> {
         const CALL: &str = "unmap_uar";
-        self.require(CALL, Kind::Uar, page)?;
-        self.model()
-            .unmap_registers(page)
-            .map_err(|error| from_model(CALL, &error))?;
-        self.remove(Kind::Uar, page);
+        let mut pages = self.pages();
+        let mut users = pages.iter().enumerate().filter(|(_, one)| one.page == page);
+        let Some((at, mapped)) = users.next().map(|(at, mapped)| (at, *mapped)) else {
+            let text = format!("{page:#x} is no doorbell page that this GPU has mapped");
+            return Err(DriverError::new(CALL, DriverErrorKind::NotFound, text));
+        };
+        if users.next().is_none() {
+            self.model()
+                .unmap_registers(mapped.bus_addr)
+                .map_err(|error| from_model(CALL, &error))?;
+        }
+        pages.remove(at);
         Ok(())
     }
 

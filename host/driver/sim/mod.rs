@@ -3,6 +3,10 @@
 //! Knows: how they are joined, and how to ask them what went wrong.
 //! Must not know: what is built on them.
 
+#[cfg(target_os = "linux")]
+#[allow(unsafe_code)]
+mod beside;
+mod driven;
 #[allow(unsafe_code)]
 mod gpu;
 #[allow(unsafe_code)]
@@ -17,14 +21,18 @@ use std::time::Duration;
 use warpverbs_sim_bus::{Bus, bar_base};
 use warpverbs_sim_gpu::{GpuModel, memory_of};
 use warpverbs_sim_nic::{Background, NicModel};
+use warpverbs_wire::doorbell::UAR_PAGE;
 
 pub use warpverbs_sim_gpu::{
     Check, GpuConfig, OrderReport, Scheduler, Script, explore, kernels as kernels_of,
 };
+pub use warpverbs_sim_nic::Event as NicEvent;
 pub use warpverbs_sim_nic::{
-    Cable, CablePlan, CableStats, FindingPolicy, InjectedFault, NicConfig, NicStats, Trace,
+    Cable, CablePlan, CableStats, FindingPolicy, InjectedFault, NicConfig, NicStats, ObjectId,
+    ObjectKind, Trace,
 };
 
+pub use self::driven::{Drive as DriveNic, Driven, Simulated};
 use self::gpu::SimGpu;
 use self::nic::{Drive, SimNic};
 pub use self::turns::Beside;
@@ -53,9 +61,48 @@ const REST: Duration = Duration::from_secs(10);
 pub struct World {
     bus: Arc<Bus>,
     nics: Vec<Arc<SimNic>>,
+    /// Who drives them, if others than these do.
+    driven: Vec<Arc<dyn Driven>>,
     cable: Option<Cable>,
     processor: Processor,
     findings: Mutex<Vec<String>>,
+}
+
+/// A simulated GPU beside NICs of the system: its memory is files, which a simulated NIC behind the kernel's ABI takes for dmabufs.
+/// `is_page` knows the NICs' doorbell pages.
+#[cfg(target_os = "linux")]
+pub(crate) fn gpu_beside_nics(
+    seed: u64,
+    is_page: impl Fn(u64) -> bool + Send + Sync + 'static,
+) -> Arc<dyn Gpu> {
+    /// Steps without progress of a GPU whose NICs take real time: what waits for them has deadlines of its own.
+    const PATIENCE: u64 = 20_000_000_000;
+    let memory = beside::SharedMemory::new();
+    let arena = memory.arena.clone();
+    let bus = Bus::new(Box::new(memory));
+    let doorbells = Arc::new(Mutex::new(beside::Doorbells::default()));
+    let bar = bar_base(bus.attach(doorbells.clone()));
+    let config = GpuConfig {
+        seed,
+        step_budget: PATIENCE,
+        ..GpuConfig::default()
+    };
+    let registers = move |page: u64| {
+        is_page(page).then(|| {
+            let mut doorbells = doorbells.lock().unwrap_or_else(PoisonError::into_inner);
+            bar + doorbells.place(page, &is_page)
+        })
+    };
+    let model = GpuModel::new(config, bus.clone());
+    let beside = Arc::new(Schedule::new(seed));
+    let gpu = SimGpu::new(
+        model,
+        bus,
+        beside,
+        WriteOrdering::Owner,
+        Box::new(registers),
+    );
+    Arc::new(gpu.in_files(arena))
 }
 
 /// Who runs kernels, and with that who drives the NICs.
@@ -75,6 +122,8 @@ pub struct WorldBuilder {
     cable: CablePlan,
     gpu: GpuConfig,
     write_ordering: WriteOrdering,
+    drive: Option<DriveNic>,
+    one_page: bool,
 }
 
 impl World {
@@ -86,17 +135,25 @@ impl World {
             nic: NicConfig::default(),
             gpu: GpuConfig::default(),
             write_ordering: WriteOrdering::Owner,
+            drive: None,
+            one_page: false,
         }
     }
 
     /// The first NIC.
     pub fn nic(&self) -> Arc<dyn Nic> {
-        // `WorldBuilder::build` makes at least one.
-        self.nics[0].clone()
+        match self.driven.first() {
+            Some(driven) => driven.clone(),
+            // `WorldBuilder::build` makes at least one.
+            None => self.nics[0].clone(),
+        }
     }
 
     /// NIC number `index`, if there is one.
     pub fn nic_at(&self, index: usize) -> Option<Arc<dyn Nic>> {
+        if let Some(driven) = self.driven.get(index) {
+            return Some(driven.clone());
+        }
         Some(self.nics.get(index)?.clone())
     }
 
@@ -224,15 +281,16 @@ impl World {
             Processor::Simulated(gpu) => gpu.live(),
             Processor::Host(gpu, _) => gpu.live(),
         };
-        for nic in &self.nics {
-            let model = nic.model();
-            let name = &model.config().name;
-            live.extend(
-                model
-                    .live_objects()
-                    .iter()
-                    .map(|object| format!("{name} {object}")),
-            );
+        for (number, nic) in self.nics.iter().enumerate() {
+            let (name, mut objects) = {
+                let model = nic.model();
+                (model.config().name.clone(), model.live_objects())
+            };
+            objects = match self.driven.get(number) {
+                Some(driven) => driven.of_user(objects),
+                None => nic.of_user(objects),
+            };
+            live.extend(objects.iter().map(|object| format!("{name} {object}")));
         }
         let open = self.bus.lock().dmabufs.open();
         if open > 0 {
@@ -286,7 +344,8 @@ impl WorldBuilder {
         self
     }
 
-    /// Ports are InfiniBand, addressed by LID. Without this they are RoCE v2.
+    /// Ports are InfiniBand, addressed by LID: NIC `n` has LID `1 + n`. Without this they are RoCE, v2 or v1 by the GID that a QP
+    /// uses ([`crate::QpConfig::gid_index`]).
     pub fn infiniband(mut self) -> Self {
         self.nic.link_layer = warpverbs_sim_nic::LinkLayer::InfiniBand;
         self
@@ -316,12 +375,39 @@ impl WorldBuilder {
         self
     }
 
+    /// Doorbell pages that are not cached are one page of the NIC, for all who ask for one, and it is kept: as libmlx5 has it where
+    /// it knows no dedicated pages. Without this each has its own.
+    pub fn one_doorbell_page(mut self) -> Self {
+        self.one_page = true;
+        self
+    }
+
+    /// Has another driver stand between the NICs and whoever uses them.
+    pub fn drive(mut self, drive: DriveNic) -> Self {
+        self.drive = Some(drive);
+        self
+    }
+
     /// Builds the devices. NIC `n` is called `sim<n>`.
     pub fn build(self) -> World {
-        let parts = self.parts();
+        let mut parts = self.parts();
+        parts.lend(self.drive, None);
         let beside = Arc::new(Schedule::new(self.gpu.seed));
         let gpu = GpuModel::new(self.gpu, parts.bus.clone());
-        let gpu = SimGpu::new(gpu, parts.bus.clone(), beside, self.write_ordering);
+        let drivers = parts.driven.clone();
+        let registers = move |addr: u64| {
+            drivers.iter().enumerate().find_map(|(number, driven)| {
+                let page = driven.page_at(addr)?;
+                Some(bar_base(number) + u64::from(page) * UAR_PAGE as u64)
+            })
+        };
+        let gpu = SimGpu::new(
+            gpu,
+            parts.bus.clone(),
+            beside,
+            self.write_ordering,
+            Box::new(registers),
+        );
         let drive = |number: usize| Drive::Stepped {
             bar: bar_base(number),
         };
@@ -332,13 +418,16 @@ impl WorldBuilder {
     /// host, whose CPUs run the native build of the embedded kernels. A seed does not replay such a run, and what
     /// [`Self::scheduler`], [`Self::check`] and [`Self::gpu_config`] say is of no use here.
     pub fn build_on_host(self) -> io::Result<World> {
-        let parts = self.parts();
+        let mut parts = self.parts();
         let nics = parts.models.iter().cloned().enumerate().collect();
         let thread = Arc::new(Background::start(&parts.bus, nics)?);
+        parts.lend(self.drive, Some(&thread));
         let pages = thread.clone();
-        let gpu = HostGpu::new(parts.bus.clone(), self.write_ordering, move |addr| {
-            pages.is_page(addr)
-        });
+        let drivers = parts.driven.clone();
+        let is_page = move |addr| {
+            pages.is_page(addr) || drivers.iter().any(|driven| driven.page_at(addr).is_some())
+        };
+        let gpu = HostGpu::new(parts.bus.clone(), self.write_ordering, is_page);
         let running = thread.clone();
         let drive = move |number| Drive::Background {
             thread: running.clone(),
@@ -375,7 +464,13 @@ impl WorldBuilder {
             }
             _ => None,
         };
-        Parts { bus, models, cable }
+        Parts {
+            one_page: self.one_page,
+            bus,
+            models,
+            driven: Vec::new(),
+            cable,
+        }
     }
 }
 
@@ -383,15 +478,41 @@ impl WorldBuilder {
 struct Parts {
     bus: Arc<Bus>,
     models: Vec<Arc<Mutex<NicModel>>>,
+    one_page: bool,
+    driven: Vec<Arc<dyn Driven>>,
     cable: Option<Cable>,
 }
 
 impl Parts {
+    /// Hands the NICs to another driver, if there is one.
+    fn lend(&mut self, drive: Option<DriveNic>, thread: Option<&Arc<Background>>) {
+        let Some(drive) = drive else { return };
+        let simulated = |(number, model): (usize, &Arc<Mutex<NicModel>>)| {
+            drive(Simulated {
+                bus: self.bus.clone(),
+                model: model.clone(),
+                number,
+                thread: thread.cloned(),
+            })
+        };
+        self.driven = self.models.iter().enumerate().map(simulated).collect();
+    }
+
     fn join(self, drive: impl Fn(usize) -> Drive, processor: Processor) -> World {
-        let Self { bus, models, cable } = self;
-        let driver = |(number, model)| Arc::new(SimNic::new(model, bus.clone(), drive(number)));
+        let Self {
+            bus,
+            models,
+            one_page,
+            driven,
+            cable,
+        } = self;
+        let driver = |(number, model)| {
+            let nic = SimNic::new(model, bus.clone(), drive(number), one_page);
+            Arc::new(nic)
+        };
         World {
             nics: models.into_iter().enumerate().map(driver).collect(),
+            driven,
             bus,
             cable,
             processor,

@@ -13,12 +13,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use warpverbs_sim_bus::{self as bus, Bus, Device, Region, Space, region_of};
 use warpverbs_sim_nic::{
     self as model, About, Background, CommandError, DmaRange, HostCall, NicError, NicModel,
+    ObjectId, ObjectKind,
 };
 use warpverbs_wire::doorbell;
 use warpverbs_wire::eqe::Event;
 use warpverbs_wire::prm::header::Request;
 use warpverbs_wire::prm::{
-    create_cq, create_mkey, create_qp, destroy_cq, destroy_mkey, destroy_qp,
+    Status, alloc_pd, alloc_q_counter, alloc_transport_domain, alloc_uar, create_cq, create_mkey,
+    create_qp, create_rmp, dealloc_pd, dealloc_q_counter, dealloc_transport_domain, dealloc_uar,
+    destroy_cq, destroy_mkey, destroy_qp, destroy_rmp, init2init_qp, init2rtr_qp, modify_rmp,
+    qp_2err, qp_2rst, query_cq, query_q_counter, query_qp, query_rmp, rst2init_qp, rtr2rts_qp,
+    rts2rts_qp, sqerr2rts_qp,
 };
 
 use super::turns::is_inside;
@@ -37,7 +42,17 @@ pub(super) struct SimNic {
     model: Arc<Mutex<NicModel>>,
     bus: Arc<Bus>,
     drive: Drive,
+    /// Where pages that are not cached are one page, which is kept.
+    one_page: Option<Mutex<Option<OnePage>>>,
     objects: Mutex<Objects>,
+}
+
+/// The doorbell page that all have.
+#[derive(Clone, Copy)]
+struct OnePage {
+    id: u32,
+    addr: u64,
+    users: usize,
 }
 
 /// Who lets the model take steps.
@@ -107,11 +122,17 @@ impl Objects {
 
 impl SimNic {
     /// The driver of `model`, attached to `bus`.
-    pub(super) fn new(model: Arc<Mutex<NicModel>>, bus: Arc<Bus>, drive: Drive) -> Self {
+    pub(super) fn new(
+        model: Arc<Mutex<NicModel>>,
+        bus: Arc<Bus>,
+        drive: Drive,
+        one_page: bool,
+    ) -> Self {
         Self {
             model,
             bus,
             drive,
+            one_page: one_page.then(Mutex::default),
             objects: Mutex::default(),
         }
     }
@@ -135,6 +156,36 @@ impl SimNic {
                 }
             }
         }
+    }
+
+    /// Of the NIC's live objects those that were handed out, each as often as it was.
+    pub(super) fn of_user(&self, mut live: Vec<ObjectId>) -> Vec<ObjectId> {
+        if let Some(OnePage { id, users, .. }) = self.one_page().as_deref().copied().flatten() {
+            let page = ObjectId::new(ObjectKind::Uar, id);
+            live.retain(|object| *object != page);
+            live.extend(std::iter::repeat_n(page, users));
+        }
+        live
+    }
+
+    fn one_page(&self) -> Option<MutexGuard<'_, Option<OnePage>>> {
+        let page = self.one_page.as_ref()?;
+        Some(page.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Makes a doorbell page; its number and address.
+    fn make_page(&self, call: &'static str, kind: model::UarKind) -> Result<(u32, u64)> {
+        let id = self
+            .model()
+            .alloc_uar(kind)
+            .map_err(|error| from_model(call, &error))?;
+        let addr = match &self.drive {
+            Drive::Stepped { bar } => bar + u64::from(id) * doorbell::UAR_PAGE as u64,
+            Drive::Background { thread, number } => thread
+                .map(*number, id)
+                .ok_or_else(|| invalid(call, "the NIC does not run".into()))?,
+        };
+        Ok((id, addr))
     }
 
     /// The host waits: the NIC gets somewhere. Work in the schedule does not wait: the NIC takes its steps there.
@@ -209,6 +260,8 @@ impl SimNic {
                 offset,
                 len,
                 iova,
+                // The bus has one path.
+                data_direct: _,
             } => {
                 let mut bus = self.bus.lock();
                 let (base, size) = bus
@@ -288,13 +341,31 @@ impl SimNic {
     }
 }
 
+fn is_data_direct(region: MemoryRegion) -> bool {
+    matches!(
+        region,
+        MemoryRegion::Dmabuf {
+            data_direct: true,
+            ..
+        }
+    )
+}
+
 impl Nic for SimNic {
     fn name(&self) -> String {
         self.model_about(About::NoQueue).config().name.clone()
     }
 
     fn command(&self, input: &[u8], output: &mut [u8]) -> Result<()> {
-        self.execute("general_cmd", input, output)
+        const CALL: &str = "general_cmd";
+        let opcode = Request::parse(input)
+            .map_err(|error| invalid(CALL, error.to_string()))?
+            .opcode;
+        if concerns_an_object(opcode) {
+            let text = format!("opcode {opcode:#x} concerns an object");
+            return Err(invalid(CALL, text));
+        }
+        self.execute(CALL, input, output)
     }
 
     fn create(&self, input: &[u8], output: &mut [u8]) -> Result<NicHandle> {
@@ -335,15 +406,15 @@ impl Nic for SimNic {
     fn destroy(&self, object: NicHandle) -> Result<()> {
         const CALL: &str = "obj_destroy";
         self.undo(CALL, object, |object| {
-            let mut output = [0; 16];
-            match object {
-                Object::Cq(cqn) => self.execute(CALL, &destroy_cq::In { cqn }.emit(), &mut output),
-                Object::Qp(qpn) => self.execute(CALL, &destroy_qp::In { qpn }.emit(), &mut output),
-                Object::Mkey(mkey_index) => {
-                    self.execute(CALL, &destroy_mkey::In { mkey_index }.emit(), &mut output)
-                }
-                _ => Err(invalid(CALL, "not an object that a mailbox created".into())),
-            }
+            let command = match object {
+                Object::Cq(cqn) => destroy_cq::In { cqn }.emit(),
+                Object::Qp(qpn) => destroy_qp::In { qpn }.emit(),
+                Object::Mkey(mkey_index) => destroy_mkey::In { mkey_index }.emit(),
+                _ => return Err(invalid(CALL, "not an object that a mailbox created".into())),
+            };
+            self.model()
+                .command(&command, &mut [0; 16])
+                .map_err(|refused| refusal_of_destruction(CALL, &refused))
         })
     }
 
@@ -369,11 +440,19 @@ impl Nic for SimNic {
         })
     }
 
+    fn data_direct(&self) -> Result<bool> {
+        Ok(self.model().config().data_direct)
+    }
+
     unsafe fn reg_mr(&self, pd: NicHandle, region: MemoryRegion, access: Access) -> Result<MrInfo> {
         const CALL: &str = "reg_mr";
         let Object::Pd(pdn) = self.object(CALL, pd)? else {
             return Err(invalid(CALL, "not a PD".into()));
         };
+        if is_data_direct(region) && !self.data_direct()? {
+            let text = "the NIC has no data-direct function";
+            return Err(DriverError::new(CALL, DriverErrorKind::Unsupported, text));
+        }
         // SAFETY: the caller promises for as long as the region is registered, which is as long as
         // the window is open.
         let (range, window) = unsafe { self.resolve(CALL, region) }?;
@@ -417,6 +496,10 @@ impl Nic for SimNic {
         page_sizes: u64,
     ) -> Result<UmemInfo> {
         const CALL: &str = "umem_reg";
+        if is_data_direct(region) {
+            let text = "queues cannot lie behind the data-direct function";
+            return Err(invalid(CALL, text.into()));
+        }
         // SAFETY: the caller promises for as long as the UMEM is registered, which is as long as
         // the window is open.
         let (range, window) = unsafe { self.resolve(CALL, region) }?;
@@ -456,17 +539,25 @@ impl Nic for SimNic {
             UarKind::BlueFlame => model::UarKind::BlueFlame,
         };
         const CALL: &str = "alloc_uar";
-        let page_id = self
-            .model_about(About::NoQueue)
-            .alloc_uar(kind)
-            .map_err(|error| from_model(CALL, &error))?;
-        let page_len = doorbell::UAR_PAGE as u64;
-        let page = match &self.drive {
-            Drive::Stepped { bar } => bar + u64::from(page_id) * page_len,
-            Drive::Background { thread, number } => thread
-                .map(*number, page_id)
-                .ok_or_else(|| invalid(CALL, "the NIC does not run".into()))?,
+        let shared = self
+            .one_page()
+            .filter(|_| kind != model::UarKind::BlueFlame);
+        let (page_id, page) = match shared {
+            None => self.make_page(CALL, kind)?,
+            Some(mut shared) => {
+                let mut one = match *shared {
+                    Some(one) => one,
+                    None => {
+                        let (id, addr) = self.make_page(CALL, kind)?;
+                        OnePage { id, addr, users: 0 }
+                    }
+                };
+                one.users += 1;
+                *shared = Some(one);
+                (one.id, one.addr)
+            }
         };
+        let page_len = doorbell::UAR_PAGE as u64;
         Ok(UarInfo {
             handle: self.objects().add(Object::Uar(page_id)),
             page_id,
@@ -482,6 +573,12 @@ impl Nic for SimNic {
             let Object::Uar(page) = object else {
                 return Err(invalid(CALL, "not a doorbell page".into()));
             };
+            if let Some(mut shared) = self.one_page()
+                && let Some(one) = shared.as_mut().filter(|one| one.id == page)
+            {
+                one.users = one.users.saturating_sub(1);
+                return Ok(());
+            }
             self.model_about(About::Page(page))
                 .free_uar(page)
                 .map_err(|error| from_model(CALL, &error))?;
@@ -590,6 +687,43 @@ impl fmt::Debug for SimNic {
     }
 }
 
+/// True of commands that the kernel passes on only for an object that the caller has made (Linux mlx5_ib
+/// `devx_is_general_cmd`, `devx_is_obj_create_cmd`, `devx_is_obj_modify_cmd`, `devx_is_obj_query_cmd`).
+fn concerns_an_object(opcode: u16) -> bool {
+    matches!(
+        opcode,
+        create_cq::In::OPCODE
+            | create_qp::In::OPCODE
+            | create_mkey::In::OPCODE
+            | create_rmp::In::OPCODE
+            | alloc_pd::In::OPCODE
+            | alloc_q_counter::In::OPCODE
+            | alloc_transport_domain::In::OPCODE
+            | alloc_uar::In::OPCODE
+            | destroy_cq::In::OPCODE
+            | destroy_qp::In::OPCODE
+            | destroy_mkey::In::OPCODE
+            | destroy_rmp::In::OPCODE
+            | dealloc_pd::In::OPCODE
+            | dealloc_q_counter::In::OPCODE
+            | dealloc_transport_domain::In::OPCODE
+            | dealloc_uar::In::OPCODE
+            | rst2init_qp::In::OPCODE
+            | init2init_qp::In::OPCODE
+            | init2rtr_qp::In::OPCODE
+            | rtr2rts_qp::In::OPCODE
+            | rts2rts_qp::In::OPCODE
+            | sqerr2rts_qp::In::OPCODE
+            | qp_2err::In::OPCODE
+            | qp_2rst::In::OPCODE
+            | modify_rmp::In::OPCODE
+            | query_cq::In::OPCODE
+            | query_qp::In::OPCODE
+            | query_rmp::In::OPCODE
+            | query_q_counter::In::OPCODE
+    )
+}
+
 fn no_handle(call: &'static str, handle: NicHandle) -> DriverError {
     DriverError::new(
         call,
@@ -614,6 +748,25 @@ fn refusal(call: &'static str, refused: &CommandError) -> DriverError {
         },
     };
     DriverError::new(call, kind, refused.to_string())
+}
+
+/// Of a destruction the kernel hands on no mailbox, but the status as an error number (Linux mlx5 `cmd_status_to_err`): the kind that
+/// it leads to in a driver over rdma-core.
+fn refusal_of_destruction(call: &'static str, refused: &CommandError) -> DriverError {
+    let error = refusal(call, refused);
+    let kind = match error.kind {
+        DriverErrorKind::Command { status, .. } => match Status::from_code(status) {
+            Status::ResourceBusy => DriverErrorKind::Busy,
+            Status::LimitExceeded | Status::NoResources => DriverErrorKind::Exhausted,
+            Status::InternalError
+            | Status::BadSystemState
+            | Status::BadInputLength
+            | Status::BadOutputLength => DriverErrorKind::DeviceLost,
+            _ => DriverErrorKind::InvalidArgument,
+        },
+        other => other,
+    };
+    DriverError { kind, ..error }
 }
 
 fn from_model(call: &'static str, error: &NicError) -> DriverError {

@@ -2,16 +2,17 @@
 //!
 //! Required fields are always taken, optional ones where `opt_param_mask` names them (Linux mlx5 qp.c, `opt_mask`).
 
+use warpverbs_wire::eqe::EventType;
 use warpverbs_wire::prm::ads::Ads;
-use warpverbs_wire::prm::qpc::{AtomicMode, OptParam, PathMigration, QpState, Qpc};
+use warpverbs_wire::prm::qpc::{AtomicMode, OptParam, PathMigration, QpState, Qpc, RqType};
 use warpverbs_wire::prm::{
     init2init_qp, init2rtr_qp, qp_2err, qp_2rst, rst2init_qp, rtr2rts_qp, rts2rts_qp, sqerr2rts_qp,
 };
 use warpverbs_wire::roce::Psn;
 
 use super::qp::{find, find_mut};
-use super::require;
-use crate::config::{GidKind, LOG_MAX_READS, LinkLayer, PKEYS, PORTS, SOURCE_PORTS};
+use super::{may_name, require};
+use crate::config::{LOG_MAX_READS, LinkLayer, PKEYS, PORTS, SOURCE_PORTS};
 use crate::model::NicModel;
 use crate::objects::{ObjectId, ObjectKind};
 use crate::packet::{Path, leads_here};
@@ -27,6 +28,7 @@ struct Options {
     pkey_index: Option<u16>,
     port: Option<u8>,
     counter_set: Option<u8>,
+    lag_port: Option<u8>,
 }
 
 impl Options {
@@ -50,12 +52,14 @@ impl Options {
             pkey_index: named(OptParam::PKEY_INDEX).then_some(path.pkey_index),
             port: named(OptParam::PRI_PORT).then_some(path.vhca_port_num),
             counter_set: named(OptParam::COUNTER_SET_ID).then_some(given.counter_set_id),
+            lag_port: named(OptParam::LAG_TX_AFF).then_some(given.lag_tx_port_affinity),
         };
         if named(OptParam::PM_STATE) {
             check_migration(given)?;
         }
+        let lag_ports = model.config().lag_ports;
         require(
-            !named(OptParam::LAG_TX_AFF) || given.lag_tx_port_affinity == 0,
+            options.lag_port.is_none_or(|port| port <= lag_ports),
             Check::LagAffinity,
         )?;
         if let Some((allowed, mode)) = options.atomic {
@@ -74,13 +78,17 @@ impl Options {
     }
 
     fn apply(&self, model: &mut NicModel, uid: u16, qpn: u32) -> Result<(), Check> {
-        let context = &mut find_mut(model, uid, qpn)?.context;
+        let pkey = self.pkey_index.map(|index| model.config().pkey(index));
+        let qp = find_mut(model, uid, qpn)?;
+        qp.path.pkey = pkey.unwrap_or(qp.path.pkey);
+        let context = &mut qp.context;
         let path = &mut context.primary_address_path;
         path.pkey_index = self.pkey_index.unwrap_or(path.pkey_index);
         path.vhca_port_num = self.port.unwrap_or(path.vhca_port_num);
         context.rre = self.read.unwrap_or(context.rre);
         context.rwe = self.write.unwrap_or(context.rwe);
         context.min_rnr_nak = self.rnr_timer.unwrap_or(context.min_rnr_nak);
+        context.lag_tx_port_affinity = self.lag_port.unwrap_or(context.lag_tx_port_affinity);
         if let Some((allowed, mode)) = self.atomic {
             (context.rae, context.atomic_mode) = (allowed, mode);
         }
@@ -109,7 +117,8 @@ fn attach(model: &mut NicModel, uid: u16, qpn: u32, set: u8) -> Result<(), Check
 fn check_counter_set(model: &NicModel, uid: u16, set: u8) -> Result<(), Check> {
     let found = model.objects.counters.get(set.into());
     require(
-        set == 0 || found.is_some_and(|set| set.uid == uid),
+        // The driver's own sets (uid 0), one a port, are everyone's.
+        set == 0 || found.is_some_and(|set| set.uid == 0 || may_name(uid, set.uid)),
         Check::CounterSet,
     )
 }
@@ -207,10 +216,10 @@ fn check_path(model: &NicModel, path: &Ads) -> Result<(), Check> {
         path.udp_sport == 0 || SOURCE_PORTS.contains(&path.udp_sport),
         Check::SourcePort,
     )?;
-    let has_frames = source.is_some_and(|source| source.kind == GidKind::RoceV2);
+    // A router's LID, or a subnet manager's answer, is the caller's to know.
     require(
-        has_frames || leads_here(config, &model.gids, path),
-        Check::NoWire,
+        ethernet || path.rlid != 0 || leads_here(config, &model.gids, path),
+        Check::RemoteLid,
     )
 }
 
@@ -312,8 +321,14 @@ pub(super) fn to_error(
 ) -> Result<qp_2err::Out, Check> {
     let state = find(model, uid, request.qpn)?.state;
     if state != QpState::Err {
-        find_mut(model, uid, request.qpn)?.enter_error_by_command();
+        let qp = find_mut(model, uid, request.qpn)?;
+        qp.enter_error_by_command();
+        let shared = qp.context.rq_type == RqType::Shared;
         model.wake(request.qpn);
+        // As of every way to error: software waits for it before it destroys the QP (Linux `__ib_drain_srq`).
+        if shared {
+            model.raise(request.qpn, EventType::SrqLastWqe);
+        }
     }
     Ok(qp_2err::Out::default())
 }

@@ -144,3 +144,5 @@ pub(crate) const RESP_DUMP_FILL_MKEY: u32 = 1 << 1;
 pub(crate) const CMDS_SUPP_UHW: u8 = 3;
 /// `MLX5_IB_UAPI_DEVX_CR_EV_CH_FLAGS_OMIT_DATA`
 pub(crate) const EVENT_CHANNEL_OMIT_DATA: u32 = 1;
+/// `MLX5_IB_UAPI_REG_DMABUF_ACCESS_DATA_DIRECT`
+pub(crate) const REG_DMABUF_DATA_DIRECT: u32 = 1;

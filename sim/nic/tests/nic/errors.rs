@@ -415,6 +415,29 @@ fn bytes_left_over_in_a_slot_are_named_and_harmless() {
     }
 }
 
+/// As libmlx5's `ibv_wr_*` do.
+#[test]
+fn immediate_data_that_an_opcode_does_not_have_may_be_left_over() {
+    for (byte, found) in [
+        (8u16, Some(FindingKind::WqeReserved { byte: 8 })),
+        (12, None),
+    ] {
+        let rig = Rig::with(NicConfig {
+            ignores_unused_immediates: true,
+            ..NicConfig::default()
+        });
+        let mut cq = rig.cq(4);
+        let (mut a, _b) = rig.pair(&cq, 4);
+        let mut bytes = a.control(Opcode::Nop, SIGNALLED, 0).emit();
+        bytes[usize::from(byte)] = 0x77;
+        a.put(&rig, &bytes);
+        a.ring(&rig);
+        rig.run();
+        cq.success(&rig);
+        assert_eq!(rig.finding_kinds(), Vec::from_iter(found));
+    }
+}
+
 #[test]
 fn one_flipped_byte_of_a_wqe_is_found() {
     // Control, remote address, data pointer.
@@ -678,7 +701,11 @@ fn a_reset_qp_starts_over() {
             ..NicConfig::default()
         });
         let mut cq = rig.cq(4);
-        let (mut a, b) = rig.pair(&cq, 4);
+        let mut a = rig.qp(&cq, 4);
+        let b = rig.qp(&cq, 4);
+        let created = rig.query_qp(a.qpn);
+        rig.to_rts(a.qpn, b.qpn);
+        rig.to_rts(b.qpn, a.qpn);
         for _ in 0..5 {
             a.nop(&rig);
         }
@@ -693,6 +720,11 @@ fn a_reset_qp_starts_over() {
         rig.to_reset(a.qpn);
         assert_eq!(rig.run(), 0);
         cq.assert_empty(&rig);
+        assert_eq!(
+            rig.query_qp(a.qpn),
+            created,
+            "what it was told is forgotten"
+        );
         a.next = first_index;
         a.dbr(&rig);
         rig.to_reset(b.qpn);

@@ -18,17 +18,20 @@ fn cqs_that_overwrite_each_others_arms_in_one_register_all_raise_their_events() 
         rig.to_rts(qp.qpn, qp.qpn);
     }
     for round in 0..100u64 {
+        let arms = cqs.each_ref().map(|cq| {
+            let arm = CqArm {
+                sequence: (round & 3) as u8,
+                solicited: false,
+                consumer: cq.next as u32,
+            };
+            rig.write(cq.dbr + DBR_CQ_ARM as u64, &arm.word().to_le_bytes());
+            arm.doorbell(cq.cqn)
+        });
         {
-            // The NIC does not look: the last arm is what the register holds.
+            // The NIC does not look: the last arm is what the register holds. Memory's lock comes before a NIC's.
             let _held = rig.nic();
-            for cq in &cqs {
-                let arm = CqArm {
-                    sequence: (round & 3) as u8,
-                    solicited: false,
-                    consumer: cq.next as u32,
-                };
-                rig.write(cq.dbr + DBR_CQ_ARM as u64, &arm.word().to_le_bytes());
-                running.store(REGISTER_CQ_ARM, arm.doorbell(cq.cqn));
+            for arm in arms {
+                running.store(REGISTER_CQ_ARM, arm);
             }
         }
         running.settle();
@@ -71,12 +74,13 @@ fn of_doorbells_without_record_that_overwrite_each_other_the_one_that_is_lost_is
     };
     // Twice around the ring: what is left of a lap is no WQE that waits.
     for lap in 0..20 {
+        for qp in [&mut a, &mut b] {
+            qp.nop(rig);
+        }
         {
             let _held = rig.nic();
-            for qp in [&mut a, &mut b] {
-                qp.nop(rig);
-                ring(qp);
-            }
+            ring(&a);
+            ring(&b);
         }
         // The first one's is lost, and only that one's.
         running.completed(&mut cq, &[&b], 1);
