@@ -1241,3 +1241,60 @@ fn with_little_memory_to_pin() {
     nic.dereg_mr(mr.handle).unwrap();
     nic.dereg_mr(register(1).unwrap().handle).unwrap();
 }
+
+/// A QP of the host crate, over the real driver: its doorbell record lies in host memory, and a proxy's thread rings.
+#[test]
+fn a_proxy_rings_over_the_real_driver() {
+    use warpverbs::{
+        Access, Context, DoorbellPath, GpuContext, Mr, Pd, Proxy, QpConfig, QueuePair,
+    };
+    use warpverbs_device::{Exclusive, Local, Proxy as ByProxy, Remote, Ring, Sq};
+    if !rdma_core() {
+        return;
+    }
+    let nic = std::sync::Arc::new(Mlx5::open("mlx5_0").unwrap());
+    let nics = [nic.clone(), nic.clone()];
+    let gpu = GpuContext::open(warpverbs::driver::mlx5::host_gpu(&nics)).unwrap();
+    let context = Context::open(nic).unwrap();
+    let pd = Pd::alloc(&context).unwrap();
+    let source = gpu.alloc_copy(&[42; 4096], "source").unwrap();
+    let target = gpu.alloc_copy(&[0; 4096], "target").unwrap();
+    let local = Mr::register(&pd, &source, Access::LOCAL_WRITE).unwrap();
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    let remote = Mr::register(&pd, &target, access).unwrap();
+    let config = QpConfig::default()
+        .depth(8)
+        .doorbell_path(DoorbellPath::Proxy);
+    let mut qp = QueuePair::create(&pd, &gpu, &config).unwrap();
+    let info = qp.local_info();
+    qp.connect(&info).unwrap();
+    let proxy = Proxy::start().unwrap();
+    proxy.add(&qp).unwrap();
+    let qp = qp.export().unwrap();
+    {
+        // SAFETY: the QP is exported for as long as the queue is used, by this thread alone; nobody touches the buffers.
+        let mut sq = unsafe { Sq::<Exclusive, ByProxy, Ring>::open(qp.handle()) }.unwrap();
+        for i in 0..64 {
+            let local = Local {
+                addr: local.addr() + 64 * i,
+                lkey: local.lkey(),
+            };
+            let remote = remote.remote();
+            let remote = Remote {
+                addr: remote.addr + 64 * i,
+                rkey: remote.rkey,
+            };
+            let ticket = sq.post_write(local, remote, 64).unwrap();
+            if i == 63 {
+                sq.wait(ticket).unwrap();
+            }
+        }
+    }
+    assert_eq!(target.to_vec().unwrap(), [42; 4096]);
+    let served = proxy.remove(qp.qp()).unwrap();
+    assert_eq!((served.rung, served.is_all_rung()), (64, true));
+    proxy.stop().unwrap();
+    qp.close().unwrap();
+    context.close().unwrap();
+    gpu.close().unwrap();
+}

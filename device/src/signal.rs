@@ -57,11 +57,21 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
         signal: Signal,
     ) -> Result<Ticket, Error> {
         let signal = signal.work()?;
-        if let Some(len) = self.one_message(len) {
-            return self.post(Then(Write::new(local, remote, len), signal));
+        let mut left = self.chunks(local, remote, len, Direction::Put);
+        loop {
+            let (write, rest) = if left.len == 0 {
+                (None, left)
+            } else {
+                let (len, rest) = left.split();
+                (Some(Write::new(left.local, left.remote, len)), rest)
+            };
+            let ends = rest.len == 0;
+            let last = self.post(Then(write, ends.then_some(signal)))?;
+            if ends {
+                return Ok(last);
+            }
+            left = rest;
         }
-        self.put(local, remote, len)?;
-        self.post(signal)
     }
 
     /// As [`Self::put_signal`], by a group: each member brings a transfer of its own, and all the same signal, which is sent once, behind

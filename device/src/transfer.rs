@@ -42,8 +42,8 @@ impl<X: Source> Fill for Run<X> {
 }
 
 impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
-    /// Writes `len` bytes, any number, to the peer's memory: one post, or several where the queue does not take all messages at
-    /// once. The ticket is the last WQE's; of no bytes, one that is done.
+    /// Writes `len` bytes, any number, to the peer's memory: one post a message of at most the port's
+    /// largest. The ticket is the last WQE's; of no bytes, one that is done.
     ///
     /// # Errors
     ///
@@ -66,12 +66,18 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
         remote: Remote,
         len: u64,
     ) -> Result<Ticket, Error> {
-        if G::ALONE
-            && let Some(len) = self.one_message(len)
-        {
-            return self.post(Write::new(local, remote, len));
+        let mut left = self.chunks(local, remote, len, Direction::Put);
+        if !G::ALONE {
+            return self.stream_by(group, left);
         }
-        self.stream_by(group, self.chunks(local, remote, len, Direction::Put))
+        // Messages of a transfer that is more than one are large: each has its ring, and there is one place that posts.
+        let mut last = self.nothing_to_do();
+        while left.len != 0 {
+            let (len, rest) = left.split();
+            last = self.post(Write::new(left.local, left.remote, len))?;
+            left = rest;
+        }
+        Ok(last)
     }
 
     /// Reads `len` bytes, any number, from the peer's memory. When the ticket is done, they are visible to this GPU: where a
@@ -98,13 +104,21 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
         remote: Remote,
         len: u64,
     ) -> Result<Ticket, Error> {
-        if G::ALONE
-            && let Some(len) = self.one_message(len)
-        {
-            let read = Read::new(local, remote, len);
-            return self.post_visible(read, local);
+        let mut left = self.chunks(local, remote, len, Direction::Get);
+        if G::ALONE {
+            let mut last = self.nothing_to_do();
+            while left.len != 0 {
+                let (len, rest) = left.split();
+                let settles = self.reads_need_dump && rest.len == 0;
+                last = self.post(Then(
+                    Read::new(left.local, left.remote, len),
+                    settles.then(|| self.settling(local)),
+                ))?;
+                left = rest;
+            }
+            return Ok(last);
         }
-        let read = self.stream_by(group, self.chunks(local, remote, len, Direction::Get))?;
+        let read = self.stream_by(group, left)?;
         if !self.reads_need_dump {
             return Ok(read);
         }
@@ -145,11 +159,8 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
     /// As [`Self::post`]'s.
     #[inline(always)]
     pub fn post_visible<W: Work>(&mut self, work: W, local: Local) -> Result<Ticket, Error> {
-        if self.reads_need_dump {
-            self.post(Then(work, self.settling(local)))
-        } else {
-            self.post(work)
-        }
+        let settles = self.reads_need_dump && work.wqebbs() != 0;
+        self.post(Then(work, settles.then(|| self.settling(local))))
     }
 
     /// As [`Self::post_visible`], by a group.

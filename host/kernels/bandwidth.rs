@@ -186,7 +186,7 @@ impl Bandwidth {
             );
         }
         let each: Vec<_> = qps.iter().collect();
-        check_qps(gpu, &each, self.size)?;
+        check_qps(gpu, &each, self.size, self.doorbell)?;
         for (which, len) in [("local", local.len()), ("remote", remote.len)] {
             if self.region_len().is_none_or(|needed| needed > len) {
                 return wrong(

@@ -120,7 +120,7 @@ impl Latency {
                 cure: "give each at least 1",
             });
         }
-        check_qps(gpu, &[ends[0].qp, ends[1].qp], self.size)?;
+        check_qps(gpu, &[ends[0].qp, ends[1].qp], self.size, self.doorbell)?;
         for mr in ends.iter().flat_map(|end| [end.outbox, end.inbox]) {
             if !mr.is_on(gpu) || mr.len() < u64::from(self.size) {
                 return Err(Error::InvalidArgument {

@@ -16,7 +16,7 @@ use warpverbs_wire::abi;
 use crate::error::{Error, Result};
 use crate::export::ExportedQp;
 use crate::launch::View;
-use crate::resource::GpuContext;
+use crate::resource::{DoorbellPath, GpuContext};
 
 pub use bandwidth::{Bandwidth, Direction};
 pub use latency::{Latency, LatencyEnd};
@@ -51,6 +51,10 @@ pub enum Doorbell {
     Db,
     /// Ring, doorbell record, ring.
     DbEarly,
+    /// A host thread does both ([`Proxy`](crate::Proxy)): for QPs made with [`DoorbellPath::Proxy`].
+    Proxy,
+    /// One ring: for QPs made with [`DoorbellPath::GpuWithoutRecord`].
+    NoDbr,
 }
 
 impl Doorbell {
@@ -58,6 +62,17 @@ impl Doorbell {
         match self {
             Self::Db => abi::DOORBELL_DB,
             Self::DbEarly => abi::DOORBELL_EARLY,
+            Self::Proxy => abi::DOORBELL_PROXY,
+            Self::NoDbr => abi::DOORBELL_NO_DBR,
+        }
+    }
+
+    /// How a QP must have been made for it.
+    pub fn path(self) -> DoorbellPath {
+        match self {
+            Self::Db | Self::DbEarly => DoorbellPath::Gpu,
+            Self::Proxy => DoorbellPath::Proxy,
+            Self::NoDbr => DoorbellPath::GpuWithoutRecord,
         }
     }
 }
@@ -65,8 +80,19 @@ impl Doorbell {
 /// Longer than a QP's retry time at timeout 14 and retry count 7, about 3.6 s (rule O9).
 const DEFAULT_WAIT_DEADLINE: Duration = Duration::from_secs(10);
 
-fn check_qps(gpu: &GpuContext, qps: &[&ExportedQp], size: u32) -> Result<()> {
+fn check_qps(gpu: &GpuContext, qps: &[&ExportedQp], size: u32, doorbell: Doorbell) -> Result<()> {
     for (at, qp) in qps.iter().enumerate() {
+        let path = qp.qp().config().path();
+        if path != doorbell.path() {
+            return Err(Error::InvalidArgument {
+                what: format!(
+                    "QP {:#x} was made with DoorbellPath::{path:?}, doorbell {doorbell:?} needs {:?}",
+                    qp.qpn(),
+                    doorbell.path()
+                ),
+                cure: "create the QP with the doorbell's path, or launch with another doorbell",
+            });
+        }
         if qps[..at]
             .iter()
             .any(|earlier| earlier.handle() == qp.handle())

@@ -22,6 +22,7 @@ mod qp_connect;
 mod qp_export;
 mod qp_node;
 mod queues;
+mod service;
 mod slab;
 mod uar;
 #[allow(unsafe_code)]
@@ -36,6 +37,8 @@ pub use mr::{Mr, RemoteMr};
 pub use pd::Pd;
 pub use pool::QpPool;
 pub use qp::QueuePair;
-pub use qp_config::{CqForm, QpConfig};
+pub use qp_config::{CqForm, DoorbellPath, QpConfig};
 pub(crate) use qp_export::hand_over;
 pub(crate) use qp_node::{Attached, Kept};
+pub use service::Served;
+pub(crate) use service::Service;

@@ -5,6 +5,8 @@
 
 use std::sync::Arc;
 
+use warpverbs_wire::doorbell::REGISTER_NO_DBR;
+
 use super::{Context, GpuContext};
 use crate::driver::{NicHandle, UarInfo, UarKind};
 use crate::error::{Error, Result};
@@ -72,6 +74,10 @@ impl Uar {
     pub(crate) fn slot(&self) -> Arc<dyn Slot> {
         self.node.slot()
     }
+
+    pub(crate) fn pin(&self) -> Result<Pin<UarNode>> {
+        self.node.pin()
+    }
 }
 
 pub(crate) struct UarNode {
@@ -135,12 +141,32 @@ impl UarMap {
         self.addr + u64::from(self.doorbell_offset)
     }
 
+    /// Address of that of QPs without doorbell record.
+    pub(crate) fn doorbell_without_record(&self) -> u64 {
+        self.addr + REGISTER_NO_DBR as u64
+    }
+
     pub(crate) fn pin(&self) -> Result<Pin<UarMapNode>> {
         self.node.pin()
     }
 
     pub(crate) fn slot(&self) -> Arc<dyn Slot> {
         self.node.slot()
+    }
+}
+
+/// What a queue keeps of its doorbell page: the mapping that GPU threads ring through, or, where the host alone rings, the page.
+pub(crate) enum PagePin {
+    Mapped(Pin<UarMapNode>),
+    Own(Pin<UarNode>),
+}
+
+impl PagePin {
+    pub(crate) fn slot(&self) -> Arc<dyn Slot> {
+        match self {
+            Self::Mapped(map) => map.slot(),
+            Self::Own(page) => page.slot(),
+        }
     }
 }
 

@@ -294,6 +294,11 @@ pub(crate) struct Pin<N: Node> {
 }
 
 impl<N: Node> Pin<N> {
+    /// Keeps it no more. What is returned is a handle like any other, with which the node may go.
+    pub(crate) fn unpin(self) -> Shared<N> {
+        self.of.clone()
+    }
+
     pub(crate) fn slot(&self) -> Arc<dyn Slot> {
         self.of.slot()
     }

@@ -551,6 +551,7 @@ impl Gpu for Noted<dyn Gpu> {
         free_host_mapped(addr: u64) -> Result<()>;
         load_acquire(addr: u64) -> Result<u64>;
         store_release(addr: u64, value: u64) -> Result<()>;
+        store_release_u32(addr: u64, value: u32) -> Result<()>;
         export_dmabuf(addr: u64, len: u64, mapping: DmabufMapping) -> Result<(i32, u64)>;
         close_dmabuf(fd: i32) -> Result<()>;
         map_uar(page: u64, len: u64) -> Result<u64>;

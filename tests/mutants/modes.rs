@@ -593,6 +593,8 @@ impl fmt::Display for Mode {
         let doorbell = match self.doorbell {
             Doorbell::Db => "db",
             Doorbell::DbEarly => "early",
+            Doorbell::Proxy => "proxy",
+            Doorbell::NoDbr => "nodbr",
         };
         let cq = match self.cq {
             CqForm::Collapsed => "collapsed",

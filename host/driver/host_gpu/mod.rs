@@ -214,6 +214,10 @@ impl Gpu for HostGpu {
         self.memory().store("store_release", addr, value)
     }
 
+    fn store_release_u32(&self, addr: u64, value: u32) -> Result<()> {
+        self.memory().store_u32("store_release_u32", addr, value)
+    }
+
     fn export_dmabuf(&self, addr: u64, len: u64, _: DmabufMapping) -> Result<(i32, u64)> {
         const CALL: &str = "export_dmabuf";
         self.require_alive(CALL)?;

@@ -11,6 +11,7 @@ mod driven;
 mod gpu;
 #[allow(unsafe_code)]
 mod nic;
+mod turns;
 
 use std::fmt::{self, Write as _};
 use std::io;
@@ -34,6 +35,8 @@ pub use warpverbs_sim_nic::{
 pub use self::driven::{Drive as DriveNic, Driven, Simulated};
 use self::gpu::SimGpu;
 use self::nic::{Drive, SimNic};
+pub use self::turns::Beside;
+use self::turns::Schedule;
 use super::host_gpu::HostGpu;
 use super::{Gpu, Nic, WriteOrdering};
 
@@ -91,7 +94,14 @@ pub(crate) fn gpu_beside_nics(
         })
     };
     let model = GpuModel::new(config, bus.clone());
-    let gpu = SimGpu::new(model, bus, WriteOrdering::Owner, Box::new(registers));
+    let beside = Arc::new(Schedule::new(seed));
+    let gpu = SimGpu::new(
+        model,
+        bus,
+        beside,
+        WriteOrdering::Owner,
+        Box::new(registers),
+    );
     Arc::new(gpu.in_files(arena))
 }
 
@@ -164,6 +174,17 @@ impl World {
         match &self.processor {
             Processor::Simulated(gpu) => gpu.clone(),
             Processor::Host(gpu, _) => gpu.clone(),
+        }
+    }
+
+    /// Runs work of a host thread, such as [`crate::Proxy::step`], in the seeded schedule of the simulated GPU and the NICs,
+    /// until the value is dropped: `work` is called again and again, and says whether it did something. Calls of drivers that
+    /// it makes let GPU and NICs get a little further. Host threads are one agent to the memory model: they share locks. `None`
+    /// where threads are real: start one.
+    pub fn run_beside(&self, work: impl FnMut() -> bool + Send + 'static) -> Option<Beside> {
+        match &self.processor {
+            Processor::Simulated(gpu) => Some(gpu.beside().add(Box::new(work))),
+            Processor::Host(..) => None,
         }
     }
 
@@ -371,6 +392,7 @@ impl WorldBuilder {
     pub fn build(self) -> World {
         let mut parts = self.parts();
         parts.lend(self.drive, None);
+        let beside = Arc::new(Schedule::new(self.gpu.seed));
         let gpu = GpuModel::new(self.gpu, parts.bus.clone());
         let drivers = parts.driven.clone();
         let registers = move |addr: u64| {
@@ -382,6 +404,7 @@ impl WorldBuilder {
         let gpu = SimGpu::new(
             gpu,
             parts.bus.clone(),
+            beside,
             self.write_ordering,
             Box::new(registers),
         );

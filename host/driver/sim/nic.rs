@@ -10,7 +10,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use warpverbs_sim_bus::{Bus, Device, Region, region_of};
+use warpverbs_sim_bus::{self as bus, Bus, Device, Region, Space, region_of};
 use warpverbs_sim_nic::{
     self as model, About, Background, CommandError, DmaRange, HostCall, NicError, NicModel,
     ObjectId, ObjectKind,
@@ -26,6 +26,7 @@ use warpverbs_wire::prm::{
     rts2rts_qp, sqerr2rts_qp,
 };
 
+use super::turns::is_inside;
 use crate::driver::{
     Access, DriverError, DriverErrorKind, GidEntry, GidKind, LinkLayer, MemoryRegion, MrInfo, Nic,
     NicHandle, PdInfo, PortInfo, UarInfo, UarKind, UmemInfo,
@@ -187,9 +188,11 @@ impl SimNic {
         Ok((id, addr))
     }
 
-    /// The host waits: the NIC gets somewhere.
+    /// The host waits: the NIC gets somewhere. Work in the schedule does not wait: the NIC takes its steps there.
     fn advance(&self) {
-        if let Drive::Stepped { .. } = self.drive {
+        if let Drive::Stepped { .. } = self.drive
+            && !is_inside()
+        {
             self.bus.lock().run_devices(QUANTUM);
         }
     }
@@ -218,6 +221,19 @@ impl SimNic {
     ) -> Result<(DmaRange, Option<Window>)> {
         match region {
             MemoryRegion::Address { addr, len } => {
+                // Host memory that a simulated GPU has mapped is the bus's, and not this process's.
+                let mapped = Space::HostMapped.base()..Space::MAPPED_REGISTERS;
+                if len > 0
+                    && mapped.contains(&addr)
+                    && addr.checked_add(len).is_some_and(|end| end <= mapped.end)
+                {
+                    let range = DmaRange {
+                        bus_addr: addr,
+                        len,
+                        iova: addr,
+                    };
+                    return Ok((range, None));
+                }
                 // As the kernel pins what is registered, pages of user space only: 47 bits of address, page 0 left out.
                 let last = addr.checked_add(len).filter(|end| *end <= 1 << 47);
                 if len == 0 || addr < 4096 || last.is_none() {
@@ -304,6 +320,9 @@ impl SimNic {
 
     /// Executes a mailbox on the model.
     fn execute(&self, call: &'static str, input: &[u8], output: &mut [u8]) -> Result<()> {
+        if let Drive::Stepped { .. } = self.drive {
+            self.bus.lock().memory.event(bus::Event::Command);
+        }
         self.model_about(About::Command(input))
             .command(input, output)
             .map_err(|refused| refusal(call, &refused))
@@ -576,9 +595,26 @@ impl Nic for SimNic {
             return Err(invalid(CALL, "not a doorbell page".into()));
         };
         let register = u64::from(page) * doorbell::UAR_PAGE as u64 + doorbell::REGISTER as u64;
-        self.model_about(About::Page(page))
-            .mmio_write(register, &value)
-            .map_err(|fault| invalid(CALL, fault.to_string()))?;
+        match &self.drive {
+            Drive::Stepped { bar } => {
+                let store = bus::Access {
+                    agent: bus::Agent::Host,
+                    order: bus::Order::Mmio,
+                    scope: bus::Scope::Sys,
+                    purpose: bus::Purpose::Instruction,
+                    site: 0,
+                };
+                let mut bus = self.bus.lock();
+                // The barrier that the trait demands.
+                bus.memory
+                    .fence(store.agent, bus::FenceKind::AcqRel, store.scope);
+                bus.mmio_store(store, bar + register, &value)
+            }
+            Drive::Background { .. } => self
+                .model_about(About::Page(page))
+                .mmio_write(register, &value),
+        }
+        .map_err(|fault| invalid(CALL, fault.to_string()))?;
         self.advance();
         Ok(())
     }
