@@ -2,14 +2,15 @@
 
 mod common;
 
-use common::{Bench, Options, PATIENCE, World, connected_pair};
+use common::{Bench, Builder, Options, PATIENCE, World, connected_pair};
 use warpverbs::driver::GidKind;
+use warpverbs::driver::sim::CablePlan;
 use warpverbs::wire::prm::ads::Ads;
 use warpverbs::wire::prm::qpc::{Mtu, QpState, Qpc};
 use warpverbs::wire::prm::{Command, qp_2err, query_qp};
 use warpverbs::{
-    Access, Bandwidth, Context, ErrorKind, GpuContext, Pd, QpConfig, QpStatus, QueuePair, RemoteMr,
-    Result, RunReport,
+    Access, Bandwidth, Context, Direction, ErrorKind, GpuContext, Module, Mr, Pd, QpConfig,
+    QpStatus, QueuePair, RemoteMr, Result, RunReport, Stream,
 };
 
 /// The QP's context, as the NIC holds it.
@@ -169,21 +170,78 @@ fn a_port_that_demands_a_grh_gets_one() {
     assert_eq!((path.hop_limit, path.tclass), (7, 0x5a));
 }
 
-/// No simulated wire carries InfiniBand: said when QPs are connected, not by retries that run out.
+/// Kernels move data both ways between two NICs whose ports are InfiniBand, with and without GRH, or whose addresses are RoCE v1.
 #[test]
-fn infiniband_ports_of_two_nics_do_not_reach_each_other() {
-    let world = World::builder().nics(2).infiniband().build();
-    let gpu = GpuContext::open(world.gpu()).unwrap();
-    let qps: Vec<QueuePair> = (0..2)
-        .map(|number| {
-            let nic = Context::open(world.nic_at(number).unwrap()).unwrap();
-            let pd = Pd::alloc(&nic).unwrap();
-            QueuePair::create(&pd, &gpu, &QpConfig::default()).unwrap()
-        })
-        .collect();
-    let [mut first, second] = <[QueuePair; 2]>::try_from(qps).unwrap();
-    let error = first.connect(&second.local_info()).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+fn infiniband_and_roce_v1_carry_kernels_data_between_two_nics() {
+    type Change = fn(Builder) -> Builder;
+    let demanding: Change = |world| world.infiniband().nic_config(|nic| nic.grh_required = true);
+    let cases: [(Change, Option<u8>); 4] = [
+        (Builder::infiniband, None),
+        (demanding, None),
+        (|world| world, Some(0)),
+        (|world| world, Some(2)),
+    ];
+    for (change, gid_index) in cases {
+        for on_host in [false, true] {
+            let plan = CablePlan {
+                loss_ppm: 20_000,
+                ..CablePlan::default()
+            };
+            let world = change(World::builder().seed(3).nics(2).cable(plan));
+            let world = if on_host {
+                world.build_on_host().unwrap()
+            } else {
+                world.build()
+            };
+            let gpu = GpuContext::open(world.gpu()).unwrap();
+            let [near, far] = [world.nic(), world.nic_at(1).unwrap()]
+                .map(|nic| Pd::alloc(&Context::open(nic).unwrap()).unwrap());
+            let config = QpConfig::default();
+            let config = gid_index.map_or(config.clone(), |index| config.gid_index(index));
+            let mut a = QueuePair::create(&near, &gpu, &config).unwrap();
+            let mut b = QueuePair::create(&far, &gpu, &config).unwrap();
+            a.connect(&b.local_info()).unwrap();
+            b.connect(&a.local_info()).unwrap();
+            let qp = a.export().unwrap();
+            let bytes = common::pattern(5, 64 * 5000);
+            let filled = |salt| gpu.alloc_copy(salt, "memory").unwrap();
+            let zeroes = vec![0; bytes.len()];
+            let (module, stream) = (
+                Module::embedded(&gpu).unwrap(),
+                Stream::create(&gpu).unwrap(),
+            );
+            for direction in [Direction::Write, Direction::Read] {
+                let written = direction == Direction::Write;
+                let (here, there) = if written {
+                    (&bytes, &zeroes)
+                } else {
+                    (&zeroes, &bytes)
+                };
+                let (here, there) = (filled(here), filled(there));
+                let local = Mr::register(&near, &here, Access::LOCAL_WRITE).unwrap();
+                let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+                let remote = Mr::register(&far, &there, rights).unwrap();
+                let run = Bandwidth {
+                    direction,
+                    size: 5000,
+                    slots: 64,
+                    iters: 64,
+                    ..Bandwidth::default()
+                };
+                let qps = std::slice::from_ref(&qp);
+                run.launch(&module, &stream, qps, &local, &remote.remote())
+                    .unwrap()
+                    .wait(PATIENCE)
+                    .unwrap()
+                    .check()
+                    .unwrap();
+                let target = if written { &there } else { &here };
+                assert!(target.to_vec().unwrap() == bytes, "{direction:?}");
+            }
+            assert!(world.cable().unwrap().stats().frames > 200);
+            assert_eq!(world.findings(), [""; 0]);
+        }
+    }
 }
 
 #[test]

@@ -12,9 +12,12 @@ use core::mem::{align_of, offset_of, size_of};
 use crate::layout::Error;
 
 /// Version of everything in this module.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Name of the `u32` global by which a PTX module states the version that it was built with.
 pub const VERSION_SYMBOL: &str = "wv_device_abi";
+
+/// Alignment of a handle.
+pub const HANDLE_ALIGN: u64 = 64;
 
 /// Largest send queue in WQEBBs. A collapsed CQ shows 16 bits of the WQE counter, which name an index unambiguously
 /// only while fewer than 2^15 can be outstanding.
@@ -25,8 +28,13 @@ pub const FLAG_CQ_COLLAPSED: u32 = 1 << 0;
 /// [`QpHandle::flags`]: READ and atomic data may become visible to the GPU after the completion: a DUMP must complete
 /// before it is read (rule O14).
 pub const FLAG_READ_NEEDS_DUMP: u32 = 1 << 1;
+/// [`QpHandle::flags`]: the QP was made without a send doorbell record (`send_dbr_mode`), and the doorbell register is that of
+/// such QPs: the record is never written.
+pub const FLAG_NO_DBR: u32 = 1 << 2;
+/// [`QpHandle::flags`], [`RqHandle::flags`]: the CQ does not ignore overrun, so the consumer is written to its doorbell record.
+pub const FLAG_CQ_OVERRUN_CHECKED: u32 = 1 << 3;
 
-/// One QP with its send CQ, as a kernel sees it: 5 lines of 64 bytes in GPU memory. The first line never changes while
+/// One QP with its send CQ, as a kernel sees it: 6 lines of 64 bytes in GPU memory. The first two lines never change while
 /// the QP is exported. Each word that threads contend for has a line of its own.
 ///
 /// Indices are 64-bit and never wrap in software: SQ indices count WQEBBs, CQ indices count CQEs (rule O11).
@@ -57,14 +65,129 @@ pub struct QpHandle {
     /// Address of the host-mapped stop word (`u64`): not zero means stop.
     pub stop: u64,
 
-    /// Next SQ index to reserve.
+    /// Number of the send CQ, which a WAIT on another QP names.
+    pub cqn: u32,
+    /// User index of the QP, as its CQEs show it.
+    pub user_index: u32,
+    /// Address of the send CQ's consumer word ([`FLAG_CQ_OVERRUN_CHECKED`]); zero if it is not written.
+    pub cq_dbr: u64,
+    /// Address of the QP's [`ProxyRecord`], as mapped into the GPU; zero if no host thread rings for it.
+    pub proxy: u64,
+    /// Address of the QP's [`RqHandle`]; zero if it has no receive queue.
+    pub rq: u64,
+    /// Unused, zero.
+    pub rest: [u64; 4],
+
+    /// Next SQ index to reserve. Second word: by how much the SQ index of the next WQE is above the number of its CQE, as the CQ
+    /// has counted since it was created: by WQEBBs that are not a WQE's first, and by WQEs without CQE.
     pub reserved: Line,
-    /// SQ index whose writer may ring next: the turn of the ticket hand-off (rule O5).
+    /// SQ index whose writer may ring next: the turn of the ticket hand-off (rule O5). In the last four words, by index modulo 4:
+    /// first indices of filled posts that are about to have their turn.
     pub turn: Line,
     /// SQ index below which all WQEs have completed, and in the second word the CQ consumer index.
     pub completed: Line,
-    /// The state word ([`State`]): stop and the first fault (rule O10).
+    /// The state word ([`State`]): stop and the first fault (rule O10). Second word: the last WQE of several WQEBBs
+    /// ([`LongWqe`]).
     pub state: Line,
+}
+
+/// The last WQE of several WQEBBs, as [`QpHandle::state`]'s second word holds it: completions name its first WQEBB only.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LongWqe(pub u64);
+
+impl LongWqe {
+    /// The WQE at `index` with `more` WQEBBs behind its first, at most 15.
+    pub const fn new(index: u64, more: u32) -> Self {
+        Self(index.wrapping_add(1) << 4 | (more & 15) as u64)
+    }
+
+    /// WQEBBs behind its first, if the completed index that its completion gives is `completed`; else 0.
+    #[inline(always)]
+    pub const fn more(self, completed: u64) -> u64 {
+        if self.0 >> 4 == completed & (u64::MAX >> 4) {
+            self.0 & 15
+        } else {
+            0
+        }
+    }
+}
+
+/// One receive queue with its CQ, as a kernel sees it: 5 lines of 64 bytes in GPU memory. The first never changes while it is
+/// exported.
+///
+/// Indices are 64-bit: RQ indices count receive WQEs, CQ indices count CQEs.
+#[repr(C, align(64))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RqHandle {
+    /// [`VERSION`].
+    pub version: u32,
+    /// [`FLAG_CQ_OVERRUN_CHECKED`].
+    pub flags: u32,
+    /// Address of receive WQE 0.
+    pub rq: u64,
+    /// Address of the receive doorbell record: the first 32-bit word of the QP's 8-byte record.
+    pub dbr: u64,
+    /// Receive WQEs in the ring: a power of two, at most [`MAX_SQ_DEPTH`].
+    pub rq_depth: u32,
+    /// log2 of the bytes of a receive WQE, 4 to 9: one data pointer of 16 bytes to 32 of them.
+    pub log_stride: u32,
+    /// Address of CQE 0 of the receive CQ, a ring that no other queue's completions go to.
+    pub cq: u64,
+    /// CQEs in the ring, a power of two above `rq_depth`.
+    pub cq_depth: u32,
+    /// QP number, 24 bits.
+    pub qpn: u32,
+    /// Address of the host-mapped stop word (`u64`): not zero means stop.
+    pub stop: u64,
+    /// Address of the CQ's consumer word ([`FLAG_CQ_OVERRUN_CHECKED`]); zero if it is not written.
+    pub cq_dbr: u64,
+
+    /// Next RQ index to reserve.
+    pub reserved: Line,
+    /// RQ index whose writer may publish next.
+    pub turn: Line,
+    /// CQ consumer index: completions that threads have taken. Second word, which does not change: CQEs that the CQ had written before
+    /// that of RQ index 0, in an earlier life of the QP.
+    pub consumer: Line,
+    /// The state word ([`State`]).
+    pub state: Line,
+}
+
+/// What a GPU thread tells the host thread that rings for a QP (doorbell mode `Proxy`): one line of host memory, mapped into the
+/// GPU.
+///
+/// The GPU stores `producer` behind a release at system scope; the host acquires it, writes the producer to the QP's send doorbell
+/// record, and then the doorbell register ([`crate::doorbell::doorbell`]: the form that needs no WQE). It never goes back. The
+/// GPU writes no other word.
+#[repr(C, align(64))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProxyRecord {
+    /// SQ index below which all WQEs may be rung for: 64 bits, never wraps.
+    pub producer: u64,
+    /// QP number. The host's.
+    pub qpn: u32,
+    /// Unused.
+    pub unused: u32,
+    /// The producer that the host has rung for. The host's.
+    pub rung: u64,
+    /// Unused.
+    pub rest: [u64; 5],
+}
+
+/// One piece of a transfer that is made of many: `len` bytes between local and remote memory.
+#[repr(C, align(8))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Descriptor {
+    /// Local address, as `lkey` addresses it.
+    pub local: u64,
+    /// Remote address, as `rkey` addresses it.
+    pub remote: u64,
+    /// Bytes; 0 is nothing to do.
+    pub len: u64,
+    /// Local key.
+    pub lkey: u32,
+    /// Remote key.
+    pub rkey: u32,
 }
 
 /// A line that holds one contended word and, where documented, a second one that the same threads write.
@@ -91,13 +214,18 @@ impl Line {
 }
 
 const _: () = {
-    assert!(size_of::<QpHandle>() == 320);
+    assert!(size_of::<QpHandle>() == 384);
     assert!(align_of::<QpHandle>() == 64);
     assert!(offset_of!(QpHandle, stop) == 56);
-    assert!(offset_of!(QpHandle, reserved) == 64);
-    assert!(offset_of!(QpHandle, turn) == 128);
-    assert!(offset_of!(QpHandle, completed) == 192);
-    assert!(offset_of!(QpHandle, state) == 256);
+    assert!(offset_of!(QpHandle, cqn) == 64);
+    assert!(offset_of!(QpHandle, reserved) == 128);
+    assert!(offset_of!(QpHandle, turn) == 192);
+    assert!(offset_of!(QpHandle, completed) == 256);
+    assert!(offset_of!(QpHandle, state) == 320);
+    assert!(size_of::<RqHandle>() == 320);
+    assert!(offset_of!(RqHandle, cq_dbr) == 56);
+    assert!(size_of::<ProxyRecord>() == 64);
+    assert!(size_of::<Descriptor>() == 32);
 };
 
 /// What the state word says. Zero is live.
@@ -237,6 +365,10 @@ pub enum Outcome {
     BadVersion,
     /// A parameter is out of range.
     InvalidArgument,
+    /// Not completed yet.
+    Pending,
+    /// The queue is full; nothing was changed.
+    NoResource,
     /// A value this version does not name.
     Unknown(u32),
 }
@@ -252,6 +384,8 @@ impl Outcome {
             Self::Fault => 4,
             Self::BadVersion => 5,
             Self::InvalidArgument => 6,
+            Self::Pending => 7,
+            Self::NoResource => 8,
             Self::Unknown(code) => code,
         }
     }
@@ -266,6 +400,8 @@ impl Outcome {
             4 => Self::Fault,
             5 => Self::BadVersion,
             6 => Self::InvalidArgument,
+            7 => Self::Pending,
+            8 => Self::NoResource,
             code => Self::Unknown(code),
         }
     }
@@ -295,12 +431,22 @@ pub struct ThreadResult {
 
 /// [`BwParams::sharing`] and `mode`s of kernels: each QP belongs to one thread.
 pub const SHARING_EXCLUSIVE: u32 = 0;
+/// [`BwParams::sharing`]: threads of one warp share each QP.
+pub const SHARING_WARP: u32 = 1;
+/// [`BwParams::sharing`]: threads of one block share each QP.
+pub const SHARING_CTA: u32 = 2;
 /// [`BwParams::sharing`]: threads of the whole GPU share each QP.
 pub const SHARING_GPU: u32 = 3;
 /// [`BwParams::doorbell`]: fence, DBR, fence, one ring (rule O4).
 pub const DOORBELL_DB: u32 = 0;
 /// [`BwParams::doorbell`]: fence, ring, DBR, fence, ring (rule O4).
 pub const DOORBELL_EARLY: u32 = 1;
+/// [`BwParams::doorbell`]: as [`DOORBELL_DB`], and a single WQE of one WQEBB is pushed in eight stores of 8 bytes (rule O4).
+pub const DOORBELL_BLUEFLAME: u32 = 2;
+/// [`BwParams::doorbell`]: a host thread rings ([`ProxyRecord`]).
+pub const DOORBELL_PROXY: u32 = 3;
+/// [`BwParams::doorbell`]: fence and one ring, no record ([`FLAG_NO_DBR`]).
+pub const DOORBELL_NO_DBR: u32 = 4;
 
 /// Parameters of `wv_write_bw` and `wv_read_bw`, passed by value.
 ///
@@ -494,11 +640,36 @@ stored! {
         cq_depth: u32,
         log_max_message: u32,
         stop: u64,
+        cqn: u32,
+        user_index: u32,
+        cq_dbr: u64,
+        proxy: u64,
+        rq: u64,
+        rest: [u64; 4],
         reserved: Line,
         turn: Line,
         completed: Line,
         state: Line,
     }
+    RqHandle {
+        version: u32,
+        flags: u32,
+        rq: u64,
+        dbr: u64,
+        rq_depth: u32,
+        log_stride: u32,
+        cq: u64,
+        cq_depth: u32,
+        qpn: u32,
+        stop: u64,
+        cq_dbr: u64,
+        reserved: Line,
+        turn: Line,
+        consumer: Line,
+        state: Line,
+    }
+    ProxyRecord { producer: u64, qpn: u32, unused: u32, rung: u64, rest: [u64; 5] }
+    Descriptor { local: u64, remote: u64, len: u64, lkey: u32, rkey: u32 }
     ThreadResult {
         outcome: u32,
         seen_version: u32,

@@ -289,6 +289,13 @@ impl Tail {
         is_new(self.op_own(), index, depth)
     }
 
+    /// True if it is new ([`Self::is_new`]) and the success of a send WQE ([`CqeOpcode::Requester`]): one comparison.
+    #[inline(always)]
+    pub const fn is_success(self, index: u64, depth: u32) -> bool {
+        const _: () = assert!(CqeOpcode::Requester.code() == 0);
+        self.0 & (0xf1 << 56) == (owner_at(index, depth) as u64) << 56
+    }
+
     /// Index of the WQE's first WQEBB, low 16 bits.
     #[inline(always)]
     pub const fn wqe_counter(self) -> u16 {
@@ -305,6 +312,33 @@ impl Tail {
     #[inline(always)]
     pub const fn wqe_opcode(self) -> u8 {
         self.0 as u8
+    }
+}
+
+/// Bytes 32 to 47 of a CQE without error, as two little-endian loads give them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MiddleWords(pub [u64; 2]);
+
+impl MiddleWords {
+    /// Where the words lie in a CQE.
+    pub const OFFSET: usize = 32;
+
+    /// As [`Cqe::user_index`].
+    #[inline(always)]
+    pub const fn user_index(self) -> u32 {
+        (self.0[0] as u32).swap_bytes() & 0xff_ffff
+    }
+
+    /// As [`Cqe::immediate`].
+    #[inline(always)]
+    pub const fn immediate(self) -> u32 {
+        ((self.0[0] >> 32) as u32).swap_bytes()
+    }
+
+    /// As [`Cqe::byte_count`].
+    #[inline(always)]
+    pub const fn byte_count(self) -> u32 {
+        ((self.0[1] >> 32) as u32).swap_bytes()
     }
 }
 

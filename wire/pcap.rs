@@ -1,6 +1,6 @@
 //! The pcap capture file: a file header, then each frame behind a record header (pcap-savefile(5)).
 //!
-//! Knows: the two headers, big-endian, with times in nanoseconds and frames of Ethernet.
+//! Knows: the two headers, big-endian, with times in nanoseconds and frames of Ethernet, or of InfiniBand behind a third.
 //! Must not know: what is captured, or where the file lies.
 
 use crate::layout::structure;
@@ -9,6 +9,8 @@ use crate::layout::structure;
 pub const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
 /// Frames are Ethernet (`LINKTYPE_ETHERNET`).
 pub const LINK_ETHERNET: u32 = 1;
+/// Frames are behind an [`ErfHeader`] (`LINKTYPE_ERF`). Wireshark reads InfiniBand packets so; `LINKTYPE_INFINIBAND` it does not know.
+pub const LINK_ERF: u32 = 197;
 /// Most bytes of a frame that the file holds.
 pub const SNAP_LENGTH: u32 = 0x4_0000;
 
@@ -37,6 +39,50 @@ impl FileHeader {
         snap_length: SNAP_LENGTH,
         link_type: LINK_ETHERNET,
     };
+    /// The header of a file of frames behind [`ErfHeader`]s, likewise.
+    pub const ERF: Self = Self {
+        link_type: LINK_ERF,
+        ..Self::ETHERNET
+    };
+}
+
+structure! {
+    /// What an ERF file has in front of a frame: Endace's extensible record format.
+    pub struct ErfHeader: Pcap "erf_header", 128 bits {
+        /// Time: seconds, 32 bits, and fractions of a second, 32 bits, the low byte first.
+        timestamp = "ts": u64 => 0, 64 cited "Endace, Extensible Record Format types; libpcap LINKTYPE_ERF";
+        /// What the frame is.
+        record_type = "type": u8 => 64, 8 cited "Endace, Extensible Record Format types";
+        /// [`ERF_VARYING`] and others.
+        flags: u8 => 72, 8 cited "Endace, Extensible Record Format types";
+        /// Bytes of header and frame in the file.
+        record_length = "rlen": u16 => 80, 16 cited "Endace, Extensible Record Format types";
+        /// Frames lost before this one.
+        lost = "lctr": u16 => 96, 16 cited "Endace, Extensible Record Format types";
+        /// Bytes that the frame had.
+        wire_length = "wlen": u16 => 112, 16 cited "Endace, Extensible Record Format types";
+    }
+}
+
+/// An InfiniBand packet from LRH to variant CRC (`TYPE_INFINIBAND`).
+pub const ERF_INFINIBAND: u8 = 21;
+/// Records are as long as their frames.
+pub const ERF_VARYING: u8 = 4;
+
+impl ErfHeader {
+    /// The header of an InfiniBand packet of `len` bytes, all of which follow, at a time in nanoseconds.
+    pub const fn infiniband(time_ns: u64, len: u16) -> Self {
+        let seconds = (time_ns / 1_000_000_000) << 32;
+        let fraction = ((time_ns % 1_000_000_000) << 32) / 1_000_000_000;
+        Self {
+            timestamp: (seconds | fraction).swap_bytes(),
+            record_type: ERF_INFINIBAND,
+            flags: ERF_VARYING,
+            record_length: len.saturating_add(Self::LEN as u16),
+            lost: 0,
+            wire_length: len,
+        }
+    }
 }
 
 structure! {
@@ -77,6 +123,13 @@ mod tests {
         ];
         assert_eq!(FileHeader::ETHERNET.emit(), file);
         assert_eq!(FileHeader::parse(&file), Ok(FileHeader::ETHERNET));
+        assert_eq!(FileHeader::ERF.emit()[20..], [0, 0, 0, 197]);
+        // Two seconds and a half.
+        let erf = ErfHeader::infiniband(2_500_000_000, 0x0102);
+        let golden = [
+            0, 0, 0, 0x80, 2, 0, 0, 0, 21, 4, 0x01, 0x12, 0, 0, 0x01, 0x02,
+        ];
+        assert_eq!(erf.emit(), golden);
         let record = RecordHeader::new(0x1_0000_0000 * 1_000_000_000 + 5_000_000_006, 0x0102);
         assert_eq!(
             record.emit(),

@@ -21,11 +21,12 @@ pub enum Error {
 }
 
 impl Error {
-    /// What a kernel reports to the host. A full queue is none of its outcomes: kernels wait.
+    /// What a kernel reports to the host.
     #[inline(always)]
     pub const fn outcome(self) -> Outcome {
         match self {
-            Self::NoResource | Self::Timeout => Outcome::Timeout,
+            Self::NoResource => Outcome::NoResource,
+            Self::Timeout => Outcome::Timeout,
             Self::Stopped => Outcome::Stopped,
             Self::Fault(_) => Outcome::Fault,
             Self::InvalidArgument => Outcome::InvalidArgument,

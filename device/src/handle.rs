@@ -4,21 +4,27 @@
 //! Must not know: when.
 #![allow(unsafe_code)]
 
-use core::{marker::PhantomData, mem::offset_of};
+use core::mem::{offset_of, size_of};
 
-use warpverbs_wire::abi::{self, QpHandle, State};
+use warpverbs_wire::abi::{self, LongWqe, QpHandle, State};
 
 use crate::{
     arch::{self, Global},
     error::Error,
-    scope::{Scope, Sys},
+    scope::Scope,
+    wait::Watched,
+    watch::Watch,
 };
 
 const RESERVED: usize = offset_of!(QpHandle, reserved);
+const GAP: usize = RESERVED + offset_of!(abi::Line, second);
 const TURN: usize = offset_of!(QpHandle, turn);
+/// The last four words of the line.
+const READY: usize = TURN + size_of::<abi::Line>() - 32;
 const COMPLETED: usize = offset_of!(QpHandle, completed);
 const CONSUMER: usize = COMPLETED + offset_of!(abi::Line, second);
 const STATE: usize = offset_of!(QpHandle, state);
+const LONG: usize = STATE + offset_of!(abi::Line, second);
 
 /// Address of a [`QpHandle`] of this version, and of its host-mapped stop word.
 ///
@@ -27,8 +33,7 @@ const STATE: usize = offset_of!(QpHandle, state);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Handle<W> {
     at: Global,
-    stop: Global,
-    scope: PhantomData<W>,
+    watch: Watch<W, STATE>,
 }
 
 /// The immutable fields, as they stand.
@@ -54,13 +59,16 @@ impl Flags {
     ///
     /// # Errors
     ///
-    /// [`Error::BadVersion`] if it is of another version.
+    /// [`Error::BadVersion`] if it is of another version, [`Error::InvalidArgument`] for an address that no handle has.
     ///
     /// # Safety
     ///
     /// `address` is that of an exported handle of any version: each begins with its number.
     #[inline(always)]
     pub unsafe fn load(address: u64) -> Result<Self, Error> {
+        if !address.is_multiple_of(abi::HANDLE_ALIGN) {
+            return Err(Error::InvalidArgument);
+        }
         // SAFETY: the caller's: the first line is live and immutable.
         let first = unsafe { arch::load_immutable::<0>(Global::new(address)) };
         match first as u32 {
@@ -79,6 +87,31 @@ impl Flags {
     #[inline(always)]
     pub const fn reads_need_dump(self) -> bool {
         self.0 & abi::FLAG_READ_NEEDS_DUMP != 0
+    }
+
+    /// The QP has a host thread that rings for it: [`Proxy`](crate::Proxy).
+    ///
+    /// # Safety
+    ///
+    /// `address` is that of the exported handle of this version that these flags are of.
+    #[inline(always)]
+    pub unsafe fn has_proxy(address: u64) -> bool {
+        // SAFETY: the caller's: an immutable field.
+        unsafe {
+            arch::load_immutable::<{ offset_of!(QpHandle, proxy) }>(Global::new(address)) != 0
+        }
+    }
+
+    /// The QP has no send doorbell record: [`NoDbr`](crate::NoDbr).
+    #[inline(always)]
+    pub const fn no_dbr(self) -> bool {
+        self.0 & abi::FLAG_NO_DBR != 0
+    }
+
+    /// The CQ does not ignore overrun: [`Checked`](crate::Checked).
+    #[inline(always)]
+    pub const fn overrun_checked(self) -> bool {
+        self.0 & abi::FLAG_CQ_OVERRUN_CHECKED != 0
     }
 }
 
@@ -108,8 +141,8 @@ impl<W: Scope> Handle<W> {
         };
         let handle = Self {
             at,
-            stop: Global::new(stop),
-            scope: PhantomData,
+            // SAFETY: the caller's.
+            watch: unsafe { Watch::new(at, Global::new(stop)) },
         };
         let fields = Fields {
             flags,
@@ -123,6 +156,45 @@ impl<W: Scope> Handle<W> {
             log_max_message: (cq_line >> 32) as u32,
         };
         Ok((handle, fields))
+    }
+}
+
+impl<W: Scope> Handle<W> {
+    /// The handle for its state word alone: the host's stop word is not known.
+    ///
+    /// # Safety
+    ///
+    /// As [`Self::load`]'s.
+    #[inline(always)]
+    pub(crate) unsafe fn at(address: u64) -> Self {
+        let at = Global::new(address);
+        // SAFETY: the caller's.
+        let watch = unsafe { Watch::new(at, at) };
+        Self { at, watch }
+    }
+}
+
+// As above: fields of the second line, read where they are used.
+impl<W: Scope> Handle<W> {
+    /// Number of the send CQ.
+    #[inline(always)]
+    pub(crate) fn cqn(&self) -> u32 {
+        // SAFETY: `load`'s contract; an immutable field.
+        unsafe { arch::load_immutable::<{ offset_of!(QpHandle, cqn) }>(self.at) as u32 }
+    }
+
+    /// Address of the send CQ's consumer word, or zero.
+    #[inline(always)]
+    pub(crate) fn cq_dbr(&self) -> u64 {
+        // SAFETY: `load`'s contract; an immutable field.
+        unsafe { arch::load_immutable::<{ offset_of!(QpHandle, cq_dbr) }>(self.at) }
+    }
+
+    /// Address of the QP's `ProxyRecord`, or zero.
+    #[inline(always)]
+    pub(crate) fn proxy(&self) -> u64 {
+        // SAFETY: `load`'s contract; an immutable field.
+        unsafe { arch::load_immutable::<{ offset_of!(QpHandle, proxy) }>(self.at) }
     }
 }
 
@@ -165,6 +237,53 @@ impl<W: Scope> Handle<W> {
     pub(crate) fn hand_off(&self, next: u64) {
         // SAFETY: `load`'s contract; a word of the handle.
         unsafe { W::store_release::<TURN>(self.at, next) }
+    }
+
+    /// True if the post from `first` is filled and waits for its turn. Relaxed: its poster promises to ring, and nothing else.
+    #[inline(always)]
+    pub(crate) fn is_ready(&self, first: u64) -> bool {
+        // SAFETY: `load`'s contract; a word of the handle.
+        unsafe { W::load_relaxed::<READY>(self.at.offset(first % 4 * 8)) == first }
+    }
+
+    /// Notes that the post from `first` is filled, if its turn is near: those before it that do so have other words.
+    #[inline(always)]
+    pub(crate) fn mark_ready(&self, first: u64, turn: u64) -> bool {
+        let is_near = first.wrapping_sub(turn) < 4;
+        if is_near {
+            // SAFETY: `load`'s contract; a word of the handle.
+            unsafe { W::store_relaxed::<READY>(self.at.offset(first % 4 * 8), first) }
+        }
+        is_near
+    }
+
+    /// By how much SQ indices are above the numbers of their CQEs. Relaxed: only who has the turn accesses it, behind the fence
+    /// that acquires the turn, and before the hand-off that releases it.
+    #[inline(always)]
+    pub(crate) fn gap(&self) -> u64 {
+        // SAFETY: `load`'s contract; a word of the handle.
+        unsafe { W::load_relaxed::<GAP>(self.at) }
+    }
+
+    /// As [`Self::gap`].
+    #[inline(always)]
+    pub(crate) fn set_gap(&self, gap: u64) {
+        // SAFETY: `load`'s contract; a word of the handle.
+        unsafe { W::store_relaxed::<GAP>(self.at, gap) }
+    }
+
+    /// The last WQE of several WQEBBs. Relaxed: who waits for room behind it sees it in time, and before that waits longer.
+    #[inline(always)]
+    pub(crate) fn long(&self) -> LongWqe {
+        // SAFETY: `load`'s contract; a word of the handle.
+        LongWqe(unsafe { W::load_relaxed::<LONG>(self.at) })
+    }
+
+    /// Notes the last WQE of several WQEBBs, by who has the turn.
+    #[inline(always)]
+    pub(crate) fn set_long(&self, long: LongWqe) {
+        // SAFETY: `load`'s contract; a word of the handle.
+        unsafe { W::store_relaxed::<LONG>(self.at, long.0) }
     }
 
     /// Index below which all WQEs have completed. Acquire: what the NIC and the poller did before happens before what
@@ -215,43 +334,24 @@ impl<W: Scope> Handle<W> {
             W::store_relaxed::<CONSUMER>(self.at, consumer);
         }
     }
+}
 
-    /// The state word. Relaxed: it carries no data but itself.
+impl<W: Scope> Handle<W> {
+    /// As [`Watch::latch`].
     #[inline(always)]
-    pub(crate) fn state(&self) -> State {
-        // SAFETY: `load`'s contract; a word of the handle.
-        State(unsafe { W::load_relaxed::<STATE>(self.at) })
-    }
-
-    /// Records a fault unless one is recorded, keeping the stop bit; returns the state that stands (rule O10: the first
-    /// fault stays). One compare-and-swap changes the whole record, so no reader sees half of one.
-    #[inline]
     pub(crate) fn latch(&self, fault: State) -> State {
-        let mut found = self.state();
-        loop {
-            if found.is_fault() {
-                return found;
-            }
-            let wanted = State(found.0 | fault.0);
-            // SAFETY: `load`'s contract; a word of the handle.
-            let old = unsafe { W::cas_relaxed::<STATE>(self.at, found.0, wanted.0) };
-            if old == found.0 {
-                return wanted;
-            }
-            // Another thread set stop or a fault, each at most once: the loop ends.
-            found = State(old);
-        }
+        self.watch.latch(fault)
+    }
+}
+
+impl<W: Scope> Watched for Handle<W> {
+    #[inline(always)]
+    fn state(&self) -> State {
+        self.watch.state()
     }
 
-    /// Looks at the host's stop word and copies it into the state word (rule O10). True if it says stop.
     #[inline(always)]
-    pub(crate) fn look_for_stop(&self) -> bool {
-        // SAFETY: `load`'s contract; the host's word. Relaxed: it carries no data but itself.
-        let stop = unsafe { Sys::load_relaxed::<0>(self.stop) } != 0;
-        if stop {
-            // SAFETY: `load`'s contract; a word of the handle.
-            unsafe { W::or_relaxed::<STATE>(self.at, State::STOP) }
-        }
-        stop
+    fn look_for_stop(&self) -> bool {
+        self.watch.look_for_stop()
     }
 }

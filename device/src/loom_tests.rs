@@ -14,10 +14,12 @@ use warpverbs_wire::{
 };
 
 use crate::{
-    Collapsed, CqForm, Db, Doorbell, Error, Exclusive, Gpu, Inline, Progress, Remote, Ring,
-    Sharing, Sq, Ticket,
-    arch::modelled::{self, Change, fence_acq_rel, init, load_segment, store_segment, word},
+    Collapsed, CqForm, Db, Doorbell, Error, Exclusive, Gpu, Inline, Lazy, Progress, Remote, Ring,
+    Rq, Sharing, Sq, Ticket,
+    arch::modelled::{self, Change, fence_acq_rel, init, store_segment, word},
     message::{Sequence, acquire},
+    op::WriteInline,
+    wait::Watched,
 };
 
 const HANDLE: u64 = 0x1000;
@@ -30,11 +32,11 @@ const STOP: u64 = 0x6000;
 const PAYLOAD: u64 = 0x7000;
 const INBOX: u64 = 0x8000;
 
-const RESERVED: u64 = HANDLE + 64;
-const TURN: u64 = HANDLE + 128;
-const COMPLETED: u64 = HANDLE + 192;
-const CONSUMER: u64 = HANDLE + 200;
-const STATE: u64 = HANDLE + 256;
+const RESERVED: u64 = HANDLE + 128;
+const TURN: u64 = HANDLE + 192;
+const COMPLETED: u64 = HANDLE + 256;
+const CONSUMER: u64 = HANDLE + 264;
+const STATE: u64 = HANDLE + 320;
 
 /// A queue in the memory of this execution.
 fn queue(depth: u32, collapsed: bool) {
@@ -63,6 +65,11 @@ fn queue(depth: u32, collapsed: bool) {
         init(CQ + 64 * cqe + 48, u64::MAX);
         init(CQ + 64 * cqe + 56, u64::MAX);
     }
+}
+
+fn load_segment(at: u64) -> [u64; 2] {
+    // SAFETY: modelled memory.
+    unsafe { modelled::load_segment(at) }
 }
 
 fn load(at: u64) -> u64 {
@@ -179,6 +186,104 @@ fn with_one_ring_the_record_is_never_behind_the_doorbell() {
         let (end, record) = look_as_nic();
         assert!(record >= end, "rule O3");
         poster.join().unwrap();
+    });
+}
+
+/// Who rings covers what an earlier post has left: its WQE was written.
+#[test]
+fn what_a_quiet_post_leaves_is_written_when_another_rings() {
+    model(|| {
+        queue(4, true);
+        let quiet = thread::spawn(|| {
+            let write = WriteInline::new(Remote { addr: 10, rkey: 0 }, Inline::from_u32(1));
+            open::<Lazy<Db>, Collapsed>().post_quiet(write).unwrap()
+        });
+        let loud = thread::spawn(|| post(&mut open::<Lazy<Db>, Collapsed>(), 20).unwrap());
+        look_as_nic();
+        let quiet = quiet.join().unwrap();
+        let loud = loud.join().unwrap();
+        let (end, record) = look_as_nic();
+        // Behind the last ring, a quiet post stays untold.
+        assert_eq!((end, record), (loud.index(), loud.index()));
+        assert!(end == 2 || quiet.index() == 2);
+    });
+}
+
+const RQ_HANDLE: u64 = 0x9000;
+const RQ: u64 = 0xa000;
+const RQ_CONSUMER: u64 = RQ_HANDLE + 192;
+
+/// A receive queue of two in the memory of this execution.
+fn receive_queue() {
+    let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+    init(RQ_HANDLE, pair(abi::VERSION, 0));
+    init(RQ_HANDLE + 8, RQ);
+    init(RQ_HANDLE + 16, DBR);
+    init(RQ_HANDLE + 24, pair(2, 4));
+    init(RQ_HANDLE + 32, CQ);
+    init(RQ_HANDLE + 40, pair(4, 7));
+    init(RQ_HANDLE + 48, STOP);
+    for at in [64, 128, 192, 200, 256] {
+        init(RQ_HANDLE + at, 0);
+    }
+    init(DBR, 0);
+    init(STOP, 0);
+    for cqe in 0..4 {
+        init(CQ + 64 * cqe + 56, u64::MAX);
+    }
+}
+
+fn open_receives() -> Rq<Gpu> {
+    // SAFETY: modelled memory; every thread uses it as `Gpu`.
+    unsafe { Rq::open(RQ_HANDLE) }.unwrap()
+}
+
+const LOCAL: crate::Local = crate::Local { addr: 1, lkey: 2 };
+
+/// A message is taken once, with what the NIC wrote before its completion.
+#[test]
+fn a_message_is_taken_once() {
+    model(|| {
+        receive_queue();
+        open_receives().post(LOCAL, 1).unwrap();
+        let nic = thread::spawn(|| {
+            load_segment(RQ);
+            // SAFETY: modelled memory.
+            unsafe { store_segment(PAYLOAD, [1, 2]) };
+            complete(0, 0, CqeOpcode::ResponderSend.code(), 0, 0);
+        });
+        let take = || {
+            let taken = open_receives().try_receive().unwrap();
+            if taken.is_some() {
+                assert_eq!(load_segment(PAYLOAD), [1, 2]);
+            }
+            taken.is_some()
+        };
+        let other = thread::spawn(take);
+        let own = take();
+        let other = other.join().unwrap();
+        nic.join().unwrap();
+        assert!(!(own && other), "taken twice");
+        assert_eq!(load(RQ_CONSUMER), u64::from(own || other));
+    });
+}
+
+/// A slot is posted again when the NIC has read it and its completion was taken.
+#[test]
+fn receives_are_posted_again_behind_their_completion() {
+    model(|| {
+        receive_queue();
+        let mut rq = open_receives();
+        rq.post_many(2, |_| (LOCAL, 1)).unwrap();
+        let nic = thread::spawn(|| {
+            load_segment(RQ);
+            complete(0, 0, CqeOpcode::ResponderSend.code(), 0, 0);
+        });
+        let taker = thread::spawn(|| open_receives().try_receive().unwrap().is_some());
+        let posted = rq.post(LOCAL, 1);
+        assert!(matches!(posted, Ok(2) | Err(Error::NoResource)));
+        nic.join().unwrap();
+        taker.join().unwrap();
     });
 }
 

@@ -81,11 +81,42 @@ impl Sequence {
         let mut wait = Wait::new();
         while !self.shows(value) {
             arch::phase_spin();
-            wait.tick(&sq.handle, sq.deadline_ns)?;
+            wait.tick(&sq.handle, sq.bounds)?;
         }
         arch::phase_other();
         Ok(())
     }
+}
+
+/// Waits until the word at `address` is as wanted, within the bounds of `sq`'s waits; acquires.
+///
+/// # Errors
+///
+/// As [`Sequence::wait`]'s, and [`Error::InvalidArgument`] for an address that is not a multiple of 8.
+///
+/// # Safety
+///
+/// A live word of global memory, or misaligned, and nobody but NICs and strong operations writes it.
+#[inline(always)]
+pub(crate) unsafe fn wait_until<S: Sharing, D: Doorbell, C: CqForm>(
+    address: u64,
+    sq: &Sq<S, D, C>,
+    wanted: impl Fn(u64) -> bool,
+) -> Result<(), Error> {
+    let at = Global::new(address);
+    if !at.is_aligned::<8>() {
+        return Err(Error::InvalidArgument);
+    }
+    arch::phase_poll();
+    let mut wait = Wait::new();
+    // SAFETY: the caller's; aligned.
+    while !wanted(unsafe { Sys::load_relaxed::<0>(at) }) {
+        arch::phase_spin();
+        wait.tick(&sq.handle, sq.bounds)?;
+    }
+    arch::fence_sys();
+    arch::phase_other();
+    Ok(())
 }
 
 /// What was written before a sequence number that [`Sequence::wait`] has seen, and what its sender did before, happens before

@@ -6,9 +6,13 @@
 //! [`modelled`] memory, so that the code above runs unchanged on numbers that point nowhere.
 #![allow(unsafe_code)]
 
-use std::cell::Cell;
+use std::{
+    cell::{Cell, RefCell},
+    collections::HashMap,
+    sync::{Arc, Condvar, Mutex, PoisonError},
+};
 
-use crate::scope::{Gpu, Plain, Scope, Sys};
+use crate::scope::{Cta, Gpu, Plain, Scope, Sys};
 
 #[cfg(loom)]
 pub(crate) use modelled::spin_hint;
@@ -34,6 +38,11 @@ impl Global {
     pub(crate) fn offset(self, bytes: u64) -> Self {
         Self(self.0.wrapping_add(bytes))
     }
+
+    /// True if it is a multiple of `BYTES`, a power of two.
+    pub(crate) fn is_aligned<const BYTES: u64>(self) -> bool {
+        self.0.is_multiple_of(BYTES)
+    }
 }
 
 /// An atomic operation.
@@ -50,7 +59,7 @@ enum Update {
 }
 
 macro_rules! scope {
-    ($($scope:ident: $acquire:ident $release:ident;)*) => {$(
+    ($($scope:ident: $acquire:ident $release:ident $fence:ident;)*) => {$(
         impl Scope for $scope {
             unsafe fn load_relaxed<const OFFSET: usize>(at: Global) -> u64 {
                 // SAFETY: the caller's (see `Scope`).
@@ -84,10 +93,20 @@ macro_rules! scope {
                 // SAFETY: the caller's (see `Scope`).
                 unsafe { memory::update(at.0 + OFFSET as u64, Update::Or(value)) };
             }
+            fn fence() {
+                $fence();
+            }
         }
     )*};
 }
-scope!(Plain: Relaxed Relaxed; Gpu: Acquire Release; Sys: Acquire Release;);
+scope!(
+    Plain: Relaxed Relaxed no_fence;
+    Cta: Acquire Release fence_sys;
+    Gpu: Acquire Release fence_sys;
+    Sys: Acquire Release fence_sys;
+);
+
+fn no_fence() {}
 
 /// Acquire-release fence.
 pub(crate) fn fence_sys() {
@@ -141,9 +160,49 @@ pub(crate) unsafe fn store_relaxed_sys_u32(at: Global, value: u32) {
 /// # Safety
 ///
 /// As `nvptx`'s.
-pub(crate) unsafe fn store_mmio(at: Global, value: u64) {
+pub(crate) unsafe fn store_mmio<const OFFSET: usize>(at: Global, value: u64) {
     // SAFETY: the caller's.
-    unsafe { memory::store(at.0, value, memory::Ordering::Relaxed) }
+    unsafe { memory::store(at.0 + OFFSET as u64, value, memory::Ordering::Relaxed) }
+}
+
+/// Relaxed 32-bit load.
+///
+/// # Safety
+///
+/// As `nvptx`'s.
+pub(crate) unsafe fn load_relaxed_sys_u32(at: Global) -> u32 {
+    // SAFETY: the caller's.
+    unsafe { memory::load_u32(at.0) }
+}
+
+/// Load of a word.
+///
+/// # Safety
+///
+/// As `nvptx`'s.
+pub(crate) unsafe fn load_weak_u32(at: Global) -> u32 {
+    // SAFETY: the caller's.
+    unsafe { memory::load_u32(at.0) }
+}
+
+/// Load of one byte.
+///
+/// # Safety
+///
+/// As `nvptx`'s.
+pub(crate) unsafe fn load_weak_u8(at: Global) -> u8 {
+    // SAFETY: the caller's.
+    unsafe { memory::load_u8(at.0) }
+}
+
+/// Load of one segment.
+///
+/// # Safety
+///
+/// As `nvptx`'s.
+pub(crate) unsafe fn load_segment<const OFFSET: usize>(at: Global) -> [u64; 2] {
+    // SAFETY: the caller's.
+    unsafe { memory::load_segment(at.0 + OFFSET as u64) }
 }
 
 /// Relaxed load of one byte.
@@ -186,6 +245,11 @@ pub(crate) fn now_ns() -> u64 {
     }
 }
 
+/// Gives the processor away; loom has no time.
+pub(crate) fn sleep_ns(_ns: u32) {
+    spin_hint();
+}
+
 std::thread_local! {
     static PLACE: Cell<Place> = const { Cell::new(Place::ALONE) };
 }
@@ -216,6 +280,177 @@ impl Place {
     pub fn take(self) {
         PLACE.with(|place| place.set(self));
     }
+
+    /// The same, as one of the threads of `team`, which groups of this block meet in.
+    pub fn take_in(self, team: &Team) {
+        self.take();
+        TEAM.with(|own| *own.borrow_mut() = Some(team.clone()));
+    }
+}
+
+/// What the threads of one block meet in: each of them is placed in it ([`Place::take_in`]). Without it a thread is alone in its
+/// groups.
+#[derive(Clone, Debug, Default)]
+pub struct Team(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    meetings: Mutex<HashMap<Members, Arc<Meeting>>>,
+    words: Words,
+}
+
+/// Who meets: lanes of a warp, or all threads of the block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Members {
+    Lanes { warp: u32, mask: u32 },
+    Block,
+}
+
+/// A meeting of the same threads, time and again: each brings a value and gets those of all.
+#[derive(Debug, Default)]
+struct Meeting {
+    now: Mutex<Round>,
+    over: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Round {
+    number: u64,
+    brought: Vec<(u32, u64)>,
+    last: Arc<Vec<(u32, u64)>>,
+}
+
+std::thread_local! {
+    static TEAM: RefCell<Option<Team>> = const { RefCell::new(None) };
+}
+
+/// The values of all members, by thread in the block.
+fn exchange(members: Members, value: u64) -> Arc<Vec<(u32, u64)>> {
+    let thread = thread_in_block();
+    let count = match members {
+        Members::Lanes { mask, .. } => mask.count_ones() as usize,
+        Members::Block => block_threads() as usize,
+    };
+    let team = TEAM.with(|team| team.borrow().clone());
+    let Some(team) = team.filter(|_| count > 1) else {
+        return Arc::new(vec![(thread, value)]);
+    };
+    let meeting = team
+        .0
+        .meetings
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .entry(members)
+        .or_default()
+        .clone();
+    let mut round = meeting.now.lock().unwrap_or_else(PoisonError::into_inner);
+    round.brought.push((thread, value));
+    if round.brought.len() == count {
+        round.number += 1;
+        round.last = Arc::new(std::mem::take(&mut round.brought));
+        meeting.over.notify_all();
+        return round.last.clone();
+    }
+    let number = round.number;
+    while round.number == number {
+        round = meeting
+            .over
+            .wait(round)
+            .unwrap_or_else(PoisonError::into_inner);
+    }
+    round.last.clone()
+}
+
+fn lanes(mask: u32) -> Members {
+    Members::Lanes {
+        warp: thread_in_block() / WARP,
+        mask,
+    }
+}
+
+/// Lanes of a warp.
+const WARP: u32 = 32;
+
+/// Lane in its warp.
+pub(crate) fn lane() -> u32 {
+    thread_in_block() % WARP
+}
+
+/// Lanes that are here together: on a CPU nobody knows but the caller, so it is the lane alone.
+pub(crate) fn active_mask() -> u32 {
+    1 << lane()
+}
+
+/// A lane's value.
+pub(crate) fn lane_value(mask: u32, value: u32, lane: u32) -> u32 {
+    exchange(lanes(mask), u64::from(value))
+        .iter()
+        .find(|(thread, _)| thread % WARP == lane)
+        .map_or(value, |(_, value)| *value as u32)
+}
+
+/// The lanes whose value is true.
+pub(crate) fn ballot(mask: u32, value: bool) -> u32 {
+    exchange(lanes(mask), u64::from(value))
+        .iter()
+        .filter(|(_, value)| *value != 0)
+        .fold(0, |mask, (thread, _)| mask | 1 << (thread % WARP))
+}
+
+/// Waits for `mask`'s lanes.
+pub(crate) fn sync_lanes(mask: u32) {
+    exchange(lanes(mask), 0);
+}
+
+/// Waits for the threads of the block.
+pub(crate) fn sync_block() {
+    exchange(Members::Block, 0);
+}
+
+/// Words that a block shares.
+pub(crate) const BLOCK_WORDS: u32 = 34;
+
+/// Words of a block without a team.
+#[derive(Debug)]
+struct Words([std::sync::atomic::AtomicU64; BLOCK_WORDS as usize]);
+
+impl Default for Words {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| {
+            std::sync::atomic::AtomicU64::new(0)
+        }))
+    }
+}
+
+std::thread_local! {
+    /// Of a thread that nobody has placed in a team.
+    static OWN_WORDS: Words = Words::default();
+}
+
+fn with_words<T>(f: impl FnOnce(&Words) -> T) -> T {
+    match TEAM.with(|team| team.borrow().clone()) {
+        Some(team) => f(&team.0.words),
+        None => OWN_WORDS.with(f),
+    }
+}
+
+/// Stores a word of the block. One thread does so between two meetings, which order it.
+pub(crate) fn store_block_word(index: u32, value: u64) {
+    with_words(|words| {
+        if let Some(word) = words.0.get(index as usize) {
+            word.store(value, std::sync::atomic::Ordering::Relaxed);
+        }
+    });
+}
+
+/// Loads a word of the block.
+pub(crate) fn load_block_word(index: u32) -> u64 {
+    with_words(|words| {
+        words
+            .0
+            .get(index as usize)
+            .map_or(0, |word| word.load(std::sync::atomic::Ordering::Relaxed))
+    })
 }
 
 /// Thread in its block.
@@ -324,6 +559,28 @@ mod real {
         // SAFETY: the caller's.
         unsafe { AtomicU32::from_ptr(with_exposed_provenance_mut(address as usize)) }
             .store(value, Ordering::Relaxed);
+    }
+
+    /// # Safety
+    ///
+    /// As [`word`]'s, for 32 bits.
+    pub(crate) unsafe fn load_u32(address: u64) -> u32 {
+        // SAFETY: the caller's.
+        unsafe { AtomicU32::from_ptr(with_exposed_provenance_mut(address as usize)) }
+            .load(Ordering::Relaxed)
+    }
+
+    /// # Safety
+    ///
+    /// As [`word`]'s, for two words.
+    pub(crate) unsafe fn load_segment(address: u64) -> [u64; 2] {
+        // SAFETY: the caller's.
+        unsafe {
+            [
+                word(address).load(Ordering::Relaxed),
+                word(address + 8).load(Ordering::Relaxed),
+            ]
+        }
     }
 
     /// # Safety
@@ -573,11 +830,22 @@ pub(crate) mod modelled {
         note(address);
     }
 
-    /// What the NIC's side of a test reads.
-    #[cfg(test)]
-    pub(crate) fn load_segment(address: u64) -> [u64; 2] {
+    /// What the NIC's side of a test reads too.
+    ///
+    /// # Safety
+    ///
+    /// None here; the signature is the real memory's.
+    pub(crate) unsafe fn load_segment(address: u64) -> [u64; 2] {
         // SAFETY: loom fails the model if another thread writes the cell now.
         segment(address).0.with(|cell| unsafe { *cell })
+    }
+
+    /// # Safety
+    ///
+    /// As [`word`]'s. Modelled as a word of its own.
+    pub(crate) unsafe fn load_u32(address: u64) -> u32 {
+        // SAFETY: the caller's.
+        unsafe { load(address, Ordering::Relaxed) as u32 }
     }
 
     /// # Safety

@@ -14,7 +14,7 @@ use core::arch::asm;
 
 use warpverbs_wire::abi;
 
-use crate::scope::{Gpu, Plain, Scope, Sys};
+use crate::scope::{Cta, Gpu, Plain, Scope, Sys};
 
 /// The version of `wire::abi` that a module was built with, [`abi::VERSION_SYMBOL`]: every module that has
 /// this crate has it, users' included. The host reads it after load, and refuses a module of another version.
@@ -44,6 +44,12 @@ impl Global {
     #[inline(always)]
     pub(crate) fn offset(self, bytes: u64) -> Self {
         Self(self.0.wrapping_add(bytes))
+    }
+
+    /// True if it is a multiple of `BYTES`, a power of two.
+    #[inline(always)]
+    pub(crate) fn is_aligned<const BYTES: u64>(self) -> bool {
+        self.0 % BYTES == 0
     }
 }
 
@@ -122,9 +128,15 @@ macro_rules! scope {
                         in(reg64) value, options(nostack, preserves_flags));
                 }
             }
+            #[inline(always)]
+            fn fence() {
+                // SAFETY: a fence has no operands.
+                unsafe { asm!(concat!("fence.acq_rel.", $name, ";"), options(nostack, preserves_flags)) }
+            }
         }
     };
 }
+scope!(Cta, "cta");
 scope!(Gpu, "gpu");
 scope!(Sys, "sys");
 
@@ -191,6 +203,8 @@ impl Scope for Plain {
         // SAFETY: the caller's.
         unsafe { Self::store_relaxed::<OFFSET>(at, Self::load_relaxed::<OFFSET>(at) | value) }
     }
+    #[inline(always)]
+    fn fence() {}
 }
 
 /// Acquire-release fence for threads of this GPU, of the CPUs, and the NIC. `fence.acq_rel` and not `fence.release`: the
@@ -251,12 +265,73 @@ pub(crate) unsafe fn store_relaxed_sys_u32(at: Global, value: u32) {
 ///
 /// A mapped doorbell register.
 #[inline(always)]
-pub(crate) unsafe fn store_mmio(at: Global, value: u64) {
+pub(crate) unsafe fn store_mmio<const OFFSET: usize>(at: Global, value: u64) {
     // SAFETY: the caller's.
     unsafe {
-        asm!("st.mmio.relaxed.sys.global.u64 [{}], {};", in(reg64) at.0, in(reg64) value,
+        asm!("st.mmio.relaxed.sys.global.u64 [{}+{}], {};", in(reg64) at.0, const OFFSET, in(reg64) value,
             options(nostack, preserves_flags));
     }
+}
+
+/// Relaxed 32-bit load at system scope: the doorbell record.
+///
+/// # Safety
+///
+/// Live, aligned, otherwise accessed by strong operations only.
+#[inline(always)]
+pub(crate) unsafe fn load_relaxed_sys_u32(at: Global) -> u32 {
+    let value: u32;
+    // SAFETY: the caller's.
+    unsafe {
+        asm!("ld.relaxed.sys.global.u32 {}, [{}];", out(reg32) value, in(reg64) at.0, options(nostack, preserves_flags));
+    }
+    value
+}
+
+/// Weak load of a word that this thread, or one that it has synchronised with, wrote.
+///
+/// # Safety
+///
+/// Live, aligned, and no other agent writes it meanwhile.
+#[inline(always)]
+pub(crate) unsafe fn load_weak_u32(at: Global) -> u32 {
+    let value: u32;
+    // SAFETY: the caller's.
+    unsafe {
+        asm!("ld.global.u32 {}, [{}];", out(reg32) value, in(reg64) at.0, options(nostack, preserves_flags));
+    }
+    value
+}
+
+/// Weak load of one byte.
+///
+/// # Safety
+///
+/// Live, and no other agent writes it meanwhile.
+#[inline(always)]
+pub(crate) unsafe fn load_weak_u8(at: Global) -> u8 {
+    let value: u32;
+    // SAFETY: the caller's. PTX loads a byte into a wider register, zero-extended.
+    unsafe {
+        asm!("ld.global.u8 {}, [{}];", out(reg32) value, in(reg64) at.0, options(nostack, preserves_flags));
+    }
+    value as u8
+}
+
+/// Weak load of one segment by one 16-byte load.
+///
+/// # Safety
+///
+/// Live, 16-byte aligned, and no other agent writes it meanwhile.
+#[inline(always)]
+pub(crate) unsafe fn load_segment<const OFFSET: usize>(at: Global) -> [u64; 2] {
+    let (low, high): (u64, u64);
+    // SAFETY: the caller's.
+    unsafe {
+        asm!("ld.global.v2.b64 {{{}, {}}}, [{}+{}];", out(reg64) low, out(reg64) high, in(reg64) at.0, const OFFSET,
+            options(nostack, preserves_flags));
+    }
+    [low, high]
 }
 
 /// Relaxed load of one byte at system scope.
@@ -298,6 +373,13 @@ pub(crate) fn now_ns() -> u64 {
     now
 }
 
+/// Suspends the thread for about so long, at most twice that and at most a millisecond (PTX ISA, `nanosleep`).
+#[inline(always)]
+pub(crate) fn sleep_ns(ns: u32) {
+    // SAFETY: suspends the thread.
+    unsafe { asm!("nanosleep.u32 {};", in(reg32) ns, options(nomem, nostack, preserves_flags)) }
+}
+
 macro_rules! special_register {
     ($(#[$doc:meta])* $name:ident, $register:literal) => {
         $(#[$doc])*
@@ -333,6 +415,100 @@ special_register!(
     blocks,
     "nctaid.x"
 );
+
+special_register!(
+    /// Lane in its warp.
+    lane,
+    "laneid"
+);
+
+// What lanes do together: LLVM's own functions and not inline assembly, since they are convergent, and inline assembly is not:
+// LLVM may move that into a branch, or have two copies of it, which lanes then execute apart.
+#[allow(improper_ctypes)]
+unsafe extern "C" {
+    #[link_name = "llvm.nvvm.activemask"]
+    fn nvvm_activemask() -> u32;
+    #[link_name = "llvm.nvvm.shfl.sync.idx.i32"]
+    fn nvvm_shfl_idx(mask: u32, value: u32, lane: u32, clamp: u32) -> u32;
+    #[link_name = "llvm.nvvm.vote.ballot.sync"]
+    fn nvvm_ballot(mask: u32, value: bool) -> u32;
+    #[link_name = "llvm.nvvm.bar.warp.sync"]
+    fn nvvm_bar_warp_sync(mask: u32);
+    #[link_name = "llvm.nvvm.barrier.cta.sync.all"]
+    fn nvvm_barrier_cta_sync(barrier: u32);
+}
+
+/// Lanes that are here together.
+#[inline(always)]
+pub(crate) fn active_mask() -> u32 {
+    // SAFETY: reads the state of the warp.
+    unsafe { nvvm_activemask() }
+}
+
+/// A lane's value. `mask`'s lanes do this together (`Lanes`), and `lane` is one of them.
+#[inline(always)]
+pub(crate) fn lane_value(mask: u32, value: u32, lane: u32) -> u32 {
+    // SAFETY: `Lanes` promises that all of them come.
+    unsafe { nvvm_shfl_idx(mask, value, lane, 31) }
+}
+
+/// The lanes whose value is true. `mask`'s lanes do this together.
+#[inline(always)]
+pub(crate) fn ballot(mask: u32, value: bool) -> u32 {
+    // SAFETY: `Lanes` promises that all of them come.
+    unsafe { nvvm_ballot(mask, value) }
+}
+
+/// Waits for `mask`'s lanes; orders their accesses.
+#[inline(always)]
+pub(crate) fn sync_lanes(mask: u32) {
+    // SAFETY: `Lanes` promises that all of them come.
+    unsafe { nvvm_bar_warp_sync(mask) }
+}
+
+/// Waits for the threads of the block, whose lanes need not be converged; orders their accesses.
+#[inline(always)]
+pub(crate) fn sync_block() {
+    // SAFETY: `Block` promises that all threads come.
+    unsafe { nvvm_barrier_cta_sync(0) }
+}
+
+/// Words that a block shares: a sum for each warp, and two of the leader.
+pub(crate) const BLOCK_WORDS: u32 = 34;
+
+core::arch::global_asm!(".shared .align 8 .b8 wv_block_words[272];");
+
+#[inline(always)]
+fn block_words() -> u32 {
+    let address: u32;
+    // SAFETY: the address of the variable in the shared state space.
+    unsafe {
+        asm!("mov.u32 {}, wv_block_words;", out(reg32) address, options(pure, nomem, nostack, preserves_flags));
+    }
+    address
+}
+
+/// Stores a word of the block, below [`BLOCK_WORDS`]. One thread does so between two meetings of the block.
+#[inline(always)]
+pub(crate) fn store_block_word(index: u32, value: u64) {
+    // SAFETY: `wv_block_words` has 34 words.
+    unsafe {
+        asm!("st.shared.u64 [{}], {};", in(reg32) block_words() + 8 * index, in(reg64) value,
+            options(nostack, preserves_flags));
+    }
+}
+
+/// Loads a word of the block, below [`BLOCK_WORDS`], that was stored before the block's last meeting.
+#[inline(always)]
+pub(crate) fn load_block_word(index: u32) -> u64 {
+    let value: u64;
+    // SAFETY: `wv_block_words` has 34 words.
+    unsafe {
+        asm!("ld.shared.u64 {}, [{}];", out(reg64) value, in(reg32) block_words() + 8 * index,
+            options(nostack, preserves_flags));
+    }
+    value
+}
 
 macro_rules! marker {
     ($(#[$doc:meta])* $name:ident, $text:literal) => {

@@ -20,8 +20,8 @@
 //! # Which WQEBBs are free
 //!
 //! The completion of the WQE at `v` publishes `v + 1`: all WQEs before it are complete, RC being in order.
-//! All our WQEs are one WQEBB; the tail of a longer one would count as in use until a later WQE completes,
-//! which is safe.
+//! The tail of a longer one counts as in use until a later WQE completes, which is safe, and never keeps a post of one WQEBB
+//! waiting; what a longer post does, `Sq::has_room_behind_long` says.
 //!
 //! # Rings
 //!
@@ -47,10 +47,10 @@ use crate::{
     arch,
     error::Error,
     mode::{CqForm, Doorbell, Sharing},
+    op::{Nop, Signalled},
     ring::Cqe,
     sq::{Sq, Ticket},
-    wait::Wait,
-    wqe::Local,
+    wait::{Wait, Watched},
 };
 
 /// Whether an operation has completed.
@@ -101,8 +101,59 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
         if self.is_done(ticket) {
             return Ok(());
         }
+        if C::EVERY > 1 {
+            let looked = self.poll(ticket);
+            if self.is_done(ticket) {
+                return Ok(());
+            }
+            looked?;
+            self.signal_behind(ticket)?;
+        }
         self.look_until::<true>(ticket.0)?;
         arch::phase_other();
+        Ok(())
+    }
+
+    /// True if the ticket's WQE, and all before it, are known to have completed, without looking.
+    #[inline(always)]
+    pub fn test(&self, ticket: Ticket) -> bool {
+        self.is_done(ticket)
+    }
+
+    /// Takes completions until there is none, at most `most`; returns the index below which all WQEs have completed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Fault`] if the QP is at fault.
+    #[inline(always)]
+    pub fn poll_many(&mut self, most: u32) -> Result<u64, Error> {
+        arch::phase_poll();
+        let mut looked = Ok(());
+        for _ in 0..most {
+            let before = self.completed();
+            looked = self.look_and_check();
+            if looked.is_err() || self.completed() == before {
+                break;
+            }
+        }
+        arch::phase_other();
+        looked?;
+        Ok(self.completed())
+    }
+
+    /// Posts a signalled NOP if no WQE at or behind the ticket's is signalled.
+    #[inline(always)]
+    fn signal_behind(&mut self, ticket: Ticket) -> Result<(), Error> {
+        let reserved = if S::SHARED {
+            self.handle.reserved()
+        } else {
+            self.reserved
+        };
+        // The last of its bundle of indices: the WQE that covers that one is signalled.
+        let signalled = ticket.0.wrapping_sub(1) | u64::from(C::EVERY - 1);
+        if reserved <= signalled {
+            self.post(Signalled(Nop))?;
+        }
         Ok(())
     }
 
@@ -119,7 +170,7 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
             }
             looked?;
             arch::phase_spin();
-            wait.tick(&self.handle, self.deadline_ns)?;
+            wait.tick(&self.handle, self.bounds)?;
         }
     }
 
@@ -167,29 +218,43 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
         let cqe = self.cq.cqe(consumer);
         // O6: opcode, owner bit and WQE counter by one strong load; the payload only after the fence below.
         let tail = cqe.tail();
-        // A fresh CQE is all ones: an invalid opcode. A collapsed CQ's owner bit means nothing.
-        let new = if C::COLLAPSED {
-            !tail.is_invalid()
+        // A collapsed CQ's owner bit means nothing.
+        let succeeded = if C::COLLAPSED {
+            tail.opcode_bits() == CqeOpcode::Requester.code()
         } else {
-            self.cq.is_new(tail, consumer)
+            self.cq.is_success(tail, consumer)
         };
-        if !new {
-            return Ok(());
-        }
         let completed = extend(known, tail.wqe_counter());
-        if C::COLLAPSED && completed == known {
-            return Ok(());
-        }
-        let is_error = tail.opcode_bits() != CqeOpcode::Requester.code();
-        if S::SHARED || ACQUIRE || is_error {
-            arch::fence_sys();
-        }
-        if is_error {
+        if !succeeded {
+            // A fresh CQE is all ones: an invalid opcode.
+            let new = if C::COLLAPSED {
+                !tail.is_invalid() && completed != known
+            } else {
+                self.cq.is_new(tail, consumer)
+            };
+            if !new {
+                return Ok(());
+            }
             arch::cold();
+            arch::fence_sys();
             // An error; or an opcode that a send CQ does not carry, which is recorded just the same.
             return Err(self.take_error(cqe, tail));
         }
+        if C::COLLAPSED && completed == known {
+            return Ok(());
+        }
+        if S::SHARED || ACQUIRE {
+            arch::fence_sys();
+        }
         self.set_completed(completed);
+        if S::SHARED && C::CHECKED && !C::COLLAPSED {
+            // Who acquires this completed index, and rings with the room that it makes, tells the NIC of a consumer index that
+            // covers it.
+            self.handle.publish_consumer(consumer + 1);
+            arch::fence_sys();
+            self.handle.publish_completed(completed);
+            return Ok(());
+        }
         if S::SHARED {
             self.handle.publish_completed(completed);
         }
@@ -242,24 +307,6 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
             index,
         );
         Error::Fault(self.handle.latch(fault))
-    }
-}
-
-impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
-    /// Makes the data of completed reads visible to this GPU where their completions do not prove it (rule
-    /// O14): lets the NIC read `local`, some of what they wrote, once more. `local` may be one byte.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::submit`]'s and [`Self::wait`]'s.
-    #[inline(always)]
-    pub fn settle_reads(&mut self, local: Local) -> Result<(), Error> {
-        if !self.reads_need_dump {
-            return Ok(());
-        }
-        let one = self.length(1)?;
-        let ticket = self.submit(1, |_, slot| slot.dump(local, one))?;
-        self.wait(ticket)
     }
 }
 

@@ -5,8 +5,9 @@
 #![allow(unsafe_code)]
 
 use warpverbs_wire::{
-    cqe::{CQE, ErrorWord, Tail},
-    wqe::{Segment, WQEBB},
+    cqe::{CQE, ErrorWord, MiddleWords, Tail},
+    doorbell,
+    wqe::{SEGMENT, SEGMENTS_PER_WQEBB, Segment, WQEBB},
 };
 
 use crate::{
@@ -43,6 +44,17 @@ impl SqRing {
         }
     }
 
+    /// A segment of the WQE at `index`, which may go on at the ring's start.
+    ///
+    /// Who writes it must own the index of its WQEBB and know its slot to be free.
+    #[inline(always)]
+    pub(crate) fn write_segment(&self, index: u64, n: u32, segment: Segment) {
+        let wqebb = self.wqebb(index.wrapping_add(u64::from(n / SEGMENTS_PER_WQEBB)));
+        let offset = u64::from(n % SEGMENTS_PER_WQEBB) * SEGMENT as u64;
+        // SAFETY: `new`: 64 live, 64-byte aligned bytes; the owner of the index alone writes them until it rings.
+        unsafe { arch::store_segment::<0>(wqebb.0.offset(offset), segment) }
+    }
+
     /// The WQEBB of an index. Who writes it must own the index and know its slot to be free.
     #[inline(always)]
     pub(crate) fn wqebb(&self, index: u64) -> Wqebb {
@@ -54,23 +66,39 @@ impl Wqebb {
     /// Writes a WQE of whole segments: every byte that it declares, in 16-byte stores (rule O1).
     #[inline(always)]
     pub(crate) fn write<const BEHIND: usize>(self, control: Segment, behind: [Segment; BEHIND]) {
-        const { assert!(BEHIND >= 1 && BEHIND < 4, "a WQE of one WQEBB") }
+        const { assert!(BEHIND < 4, "a WQE of one WQEBB") }
         // SAFETY: `SqRing::new`: 64 live, 64-byte aligned bytes; the owner of the index alone writes them
         // until it rings.
         unsafe {
             arch::store_segment::<0>(self.0, control);
-            arch::store_segment::<16>(self.0, behind[0]);
-            if BEHIND > 1 {
-                arch::store_segment::<32>(self.0, behind[1]);
+            if let Some(&segment) = behind.first() {
+                arch::store_segment::<16>(self.0, segment);
             }
-            if BEHIND > 2 {
-                arch::store_segment::<48>(self.0, behind[2]);
+            if let Some(&segment) = behind.get(1) {
+                arch::store_segment::<32>(self.0, segment);
             }
+            if let Some(&segment) = behind.get(2) {
+                arch::store_segment::<48>(self.0, segment);
+            }
+        }
+    }
+
+    /// What the writer of a WQEBB, or one who has synchronised with it, finds there.
+    #[inline(always)]
+    fn read(self) -> [Segment; 4] {
+        // SAFETY: `SqRing::new`: 64 live, 64-byte aligned bytes; the owner of the index alone writes them.
+        unsafe {
+            [
+                arch::load_segment::<0>(self.0),
+                arch::load_segment::<16>(self.0),
+                arch::load_segment::<32>(self.0),
+                arch::load_segment::<48>(self.0),
+            ]
         }
     }
 }
 
-/// The send doorbell record and the doorbell register.
+/// What tells the NIC of WQEs: the send doorbell record and the doorbell register, or the word of a host thread that has them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bell {
     record: Global,
@@ -80,7 +108,8 @@ pub(crate) struct Bell {
 impl Bell {
     /// # Safety
     ///
-    /// `record` is the address of the QP's live send doorbell record, `register` that of its mapped doorbell register.
+    /// `record` is the address of the QP's live send doorbell record, `register` that of its mapped doorbell register; or
+    /// `record` is that of its `ProxyRecord`, and `register` is not used.
     #[inline(always)]
     pub(crate) unsafe fn new(record: u64, register: u64) -> Self {
         Self {
@@ -96,11 +125,50 @@ impl Bell {
         unsafe { arch::store_relaxed_sys_u32(self.record, value) }
     }
 
+    /// The doorbell record, as it stands.
+    #[inline(always)]
+    pub(crate) fn recorded(&self) -> u32 {
+        // SAFETY: `new`.
+        unsafe { arch::load_relaxed_sys_u32(self.record) }
+    }
+
     /// Rings: one 8-byte MMIO store (rule O4).
     #[inline(always)]
     pub(crate) fn ring(&self, value: u64) {
         // SAFETY: `new`.
-        unsafe { arch::store_mmio(self.register, value) }
+        unsafe { arch::store_mmio::<0>(self.register, value) }
+    }
+
+    /// Pushes a WQEBB to the register: eight 8-byte MMIO stores, in any order (rule O4). The NIC has a buffer for them, and
+    /// fetches the WQE if they do not come together.
+    #[inline(always)]
+    pub(crate) fn push(&self, wqebb: Wqebb) {
+        let [a, b, c, d] = wqebb.read();
+        // SAFETY: `new`: the register begins a buffer of at least 64 bytes.
+        unsafe {
+            arch::store_mmio::<0>(self.register, a[0]);
+            arch::store_mmio::<8>(self.register, a[1]);
+            arch::store_mmio::<16>(self.register, b[0]);
+            arch::store_mmio::<24>(self.register, b[1]);
+            arch::store_mmio::<32>(self.register, c[0]);
+            arch::store_mmio::<40>(self.register, c[1]);
+            arch::store_mmio::<48>(self.register, d[0]);
+            arch::store_mmio::<56>(self.register, d[1]);
+        }
+    }
+
+    /// Tells the host thread of the producer.
+    #[inline(always)]
+    pub(crate) fn produce(&self, producer: u64) {
+        // SAFETY: `new`: the record's first word.
+        unsafe { Sys::store_relaxed::<0>(self.record, producer) }
+    }
+
+    /// What the host thread was told last.
+    #[inline(always)]
+    pub(crate) fn produced(&self) -> u64 {
+        // SAFETY: `new`: the record's first word.
+        unsafe { Sys::load_relaxed::<0>(self.record) }
     }
 }
 
@@ -109,6 +177,7 @@ impl Bell {
 pub(crate) struct CqRing {
     base: Global,
     mask: u64,
+    record: Global,
 }
 
 /// A CQE.
@@ -118,19 +187,34 @@ pub(crate) struct Cqe(Global);
 impl CqRing {
     /// # Safety
     ///
-    /// `base` is the address of `mask + 1` live CQEs, a power of two, which the NIC alone writes.
+    /// `base` is the address of `mask + 1` live CQEs, a power of two, which the NIC alone writes. `record` is that of the
+    /// consumer word of the CQ's doorbell record, or [`Self::record`] is not used.
     #[inline(always)]
-    pub(crate) unsafe fn new(base: u64, mask: u32) -> Self {
+    pub(crate) unsafe fn new(base: u64, mask: u32, record: u64) -> Self {
         Self {
             base: Global::new(base),
             mask: u64::from(mask),
+            record: Global::new(record),
         }
+    }
+
+    /// Writes the consumer to the CQ's doorbell record: strong, system scope.
+    #[inline(always)]
+    pub(crate) fn record(&self, consumer: u64) {
+        // SAFETY: `new`.
+        unsafe { arch::store_relaxed_sys_u32(self.record, doorbell::cq_dbr_word(consumer)) }
     }
 
     /// The CQE of a consumer index.
     #[inline(always)]
     pub(crate) fn cqe(&self, index: u64) -> Cqe {
         Cqe(self.base.offset((index & self.mask) << LOG_STRIDE))
+    }
+
+    /// True if a CQE of the ring is the success of a send WQE that the NIC writes at this index.
+    #[inline(always)]
+    pub(crate) fn is_success(&self, tail: Tail, index: u64) -> bool {
+        tail.is_success(index, self.mask as u32 + 1)
     }
 
     /// True if a CQE of the ring is the one that the NIC writes at this index, not an older one.
@@ -155,7 +239,19 @@ impl Cqe {
         ErrorWord(unsafe { Plain::load_relaxed::<{ ErrorWord::OFFSET }>(self.0) })
     }
 
-    /// The same of a CQE that the NIC may be writing again.
+    /// Bytes 32 to 47, of a CQE that the NIC may be writing again.
+    #[inline(always)]
+    pub(crate) fn changing_words(self) -> MiddleWords {
+        // SAFETY: `CqRing::new`: 64 live, aligned bytes.
+        unsafe {
+            MiddleWords([
+                Sys::load_relaxed::<{ MiddleWords::OFFSET }>(self.0),
+                Sys::load_relaxed::<{ MiddleWords::OFFSET + 8 }>(self.0),
+            ])
+        }
+    }
+
+    /// The error word of a CQE that the NIC may be writing again.
     #[inline(always)]
     pub(crate) fn changing_error(self) -> ErrorWord {
         // SAFETY: `CqRing::new`: 64 live, aligned bytes.

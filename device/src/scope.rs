@@ -8,6 +8,10 @@ use crate::arch::Global;
 #[derive(Clone, Copy, Debug)]
 pub struct Plain;
 
+/// Threads of one block.
+#[derive(Clone, Copy, Debug)]
+pub struct Cta;
+
 /// Threads of this GPU.
 #[derive(Clone, Copy, Debug)]
 pub struct Gpu;
@@ -42,4 +46,6 @@ pub trait Scope {
     unsafe fn max_relaxed<const OFFSET: usize>(at: Global, value: u64);
     /// Relaxed or, no result.
     unsafe fn or_relaxed<const OFFSET: usize>(at: Global, value: u64);
+    /// Acquire-release fence at this scope.
+    fn fence();
 }

@@ -3,7 +3,7 @@
 use crate::arch;
 
 #[cfg(not(target_arch = "nvptx64"))]
-pub use crate::arch::Place;
+pub use crate::arch::{Place, Team};
 
 /// This thread's index in a one-dimensional grid.
 #[inline(always)]
@@ -33,4 +33,16 @@ pub fn block() -> u32 {
 #[inline(always)]
 pub fn now_ns() -> u64 {
     arch::now_ns()
+}
+
+/// This thread's lane in its warp.
+#[inline(always)]
+pub fn lane() -> u32 {
+    arch::lane()
+}
+
+/// This thread's warp in a one-dimensional grid, whose blocks are whole warps.
+#[inline(always)]
+pub fn warp() -> u64 {
+    index() / 32
 }

@@ -2,7 +2,9 @@
 //!
 //! Knows: when to look at what. Must not know: what is waited for.
 
-use crate::{arch, error::Error, handle::Handle, scope::Scope};
+use warpverbs_wire::abi::State;
+
+use crate::{arch, error::Error};
 
 /// Iterations between two looks at the state word, the stop word and the clock (rule O10).
 #[cfg(not(loom))]
@@ -10,6 +12,35 @@ pub(crate) const LOOK_EVERY: u64 = 64;
 /// Under loom each iteration costs states.
 #[cfg(loom)]
 pub(crate) const LOOK_EVERY: u64 = 2;
+
+/// How long a wait may be, and what it does meanwhile.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    pub(crate) deadline_ns: u64,
+    /// Fruitless iterations.
+    pub(crate) spins: u64,
+    /// The longest sleep after each `LOOK_EVERY`th iteration.
+    pub(crate) back_off_ns: u32,
+}
+
+impl Bounds {
+    pub(crate) const DEFAULT: Self = Self {
+        deadline_ns: crate::DEFAULT_DEADLINE_NS,
+        spins: u64::MAX,
+        back_off_ns: 0,
+    };
+}
+
+/// The first sleep of a wait that backs off.
+const FIRST_SLEEP_NS: u64 = 32;
+
+/// What ends a wait besides its bounds.
+pub(crate) trait Watched {
+    /// The queue's state word.
+    fn state(&self) -> State;
+    /// Looks at the host's stop word, and copies it into the state word.
+    fn look_for_stop(&self) -> bool;
+}
 
 /// One wait in progress.
 #[derive(Clone, Copy, Debug)]
@@ -36,23 +67,29 @@ impl Wait {
     /// The deadline counts from the first look, so a wait may last a little longer, never shorter:
     /// `%globaltimer` may tick in microseconds, and a tick more is allowed for.
     #[inline(always)]
-    pub(crate) fn tick<W: Scope>(
-        &mut self,
-        handle: &Handle<W>,
-        deadline_ns: u64,
-    ) -> Result<(), Error> {
+    pub(crate) fn tick<H: Watched>(&mut self, handle: &H, bounds: Bounds) -> Result<(), Error> {
         arch::spin_hint();
         let looks = self.spins.is_multiple_of(LOOK_EVERY);
         self.spins += 1;
+        if bounds.spins != u64::MAX && self.spins > bounds.spins {
+            return Err(Error::Timeout);
+        }
         if looks {
-            self.look(handle, deadline_ns)
+            self.look(handle, bounds)
         } else {
             Ok(())
         }
     }
 
     #[inline(always)]
-    fn look<W: Scope>(&mut self, handle: &Handle<W>, deadline_ns: u64) -> Result<(), Error> {
+    fn look<H: Watched>(&mut self, handle: &H, bounds: Bounds) -> Result<(), Error> {
+        if bounds.back_off_ns != 0 && self.spins > LOOK_EVERY {
+            // The first look is at spin 1, the next at 1 + LOOK_EVERY.
+            let looks = self.spins / LOOK_EVERY;
+            let doubled = FIRST_SLEEP_NS << if looks > 16 { 16 } else { looks - 1 };
+            let most = u64::from(bounds.back_off_ns);
+            arch::sleep_ns(if doubled < most { doubled } else { most } as u32);
+        }
         let state = handle.state();
         if state.is_fault() {
             return Err(Error::Fault(state));
@@ -64,7 +101,7 @@ impl Wait {
         if self.spins == 1 {
             self.start = now;
         }
-        if has_passed(deadline_ns, self.start, now) {
+        if has_passed(bounds.deadline_ns, self.start, now) {
             return Err(Error::Timeout);
         }
         Ok(())

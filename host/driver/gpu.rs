@@ -167,9 +167,11 @@ pub trait Gpu: Send + Sync + fmt::Debug {
     /// Closes a dmabuf descriptor.
     fn close_dmabuf(&self, fd: i32) -> Result<(), DriverError>;
 
-    /// Maps a doorbell page, given by its CPU address, into the GPU; returns its device address.
+    /// Maps a doorbell page, given by its CPU address, into the GPU; returns its device address. A page may be given several
+    /// times, as a NIC's driver may hand out one page several times (rdma-core's that are not dedicated are one for all):
+    /// CUDA registers no page twice (`cuMemHostRegister`), so an implementation maps it once and counts.
     fn map_uar(&self, page: u64, len: u64) -> Result<u64, DriverError>;
-    /// Unmaps it, by its CPU address.
+    /// Ends one mapping, by the page's CPU address; the last one takes it out of the GPU.
     fn unmap_uar(&self, page: u64) -> Result<(), DriverError>;
 
     /// How the GPU orders a NIC's writes.

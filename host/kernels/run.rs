@@ -188,7 +188,10 @@ fn report(result: &ThreadResult) -> ThreadReport {
             seen: result.seen_version,
         }),
         Outcome::InvalidArgument => Some(ThreadError::InvalidArgument),
-        Outcome::Unknown(code) => Some(ThreadError::Unknown(code)),
+        // No kernel ends so: they wait.
+        other @ (Outcome::Pending | Outcome::NoResource | Outcome::Unknown(_)) => {
+            Some(ThreadError::Unknown(other.code()))
+        }
     };
     ThreadReport {
         posted: result.posted,

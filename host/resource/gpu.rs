@@ -7,7 +7,6 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::uar_pages::UarPages;
 use crate::driver::{DriverError, Gpu, WriteOrdering};
 use crate::error::{Error, Refused, Result};
 use crate::teardown::{
@@ -36,7 +35,6 @@ impl WeakGpu {
 #[derive(Debug)]
 struct Opened {
     gpu: Arc<dyn Gpu>,
-    uar_pages: UarPages,
     graph: Graph,
 }
 
@@ -56,14 +54,8 @@ impl GpuContext {
         );
         Ok(Self(Arc::new(Opened {
             gpu,
-            uar_pages: UarPages::default(),
             graph: Graph::new(crate::node_kinds::GPU),
         })))
-    }
-
-    /// Doorbell pages that are mapped into it.
-    pub(super) fn uar_pages(&self) -> &UarPages {
-        &self.0.uar_pages
     }
 
     /// A handle that does not keep it open.

@@ -154,14 +154,14 @@ mod tests {
     }
 
     #[test]
-    fn a_place_of_8_takes_512_and_1024_and_448_bytes() {
+    fn a_place_of_8_takes_512_and_1024_and_512_bytes() {
         let layout = Layout::new(8, CqForm::Ring, 3);
         assert_eq!((layout.sq(1), layout.sq(2)), (1024, 2048));
         assert_eq!((layout.cq(0), layout.cq(1)), (3072, 4096));
         assert_eq!(layout.control(0), 6144);
-        assert_eq!(layout.qp_dbr(2), 6144 + 2 * 448 + 64);
-        assert_eq!(layout.handle(2), 6144 + 2 * 448 + 128);
-        assert_eq!(layout.len(), 6144 + 3 * 448);
+        assert_eq!(layout.qp_dbr(2), 6144 + 2 * 512 + 64);
+        assert_eq!(layout.handle(2), 6144 + 2 * 512 + 128);
+        assert_eq!(layout.len(), 6144 + 3 * 512);
     }
 
     #[test]

@@ -24,7 +24,6 @@ mod qp_node;
 mod queues;
 mod slab;
 mod uar;
-mod uar_pages;
 #[allow(unsafe_code)]
 mod umem;
 

@@ -175,7 +175,7 @@ impl QpConfig {
         self
     }
 
-    /// What the remote end may do: [`Access::REMOTE_READ`], [`Access::REMOTE_WRITE`].
+    /// What the remote end may do: [`Access::REMOTE_READ`], [`Access::REMOTE_WRITE`], [`Access::REMOTE_ATOMIC`].
     pub fn access(mut self, access: Access) -> Self {
         self.access = access;
         self

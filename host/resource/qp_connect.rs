@@ -3,7 +3,7 @@
 //! Knows: which transition is told what, and the way back when one fails. Must not know: how the ends' infos travel.
 
 use warpverbs_wire::prm::ads::Ads;
-use warpverbs_wire::prm::qpc::{Mtu, OptParam, PathMigration, Qpc};
+use warpverbs_wire::prm::qpc::{AtomicMode, Mtu, OptParam, PathMigration, Qpc};
 use warpverbs_wire::prm::{init2rtr_qp, rst2init_qp, rtr2rts_qp};
 
 use super::QueuePair;
@@ -144,6 +144,13 @@ impl QueuePair {
             pm_state: PathMigration::Migrated,
             rre: may(Access::REMOTE_READ),
             rwe: may(Access::REMOTE_WRITE),
+            rae: may(Access::REMOTE_ATOMIC),
+            // Of 4 bytes too.
+            atomic_mode: if may(Access::REMOTE_ATOMIC) {
+                AtomicMode::UpTo8
+            } else {
+                AtomicMode::None
+            },
             primary_address_path: path.own(),
             counter_set_id: self.context().counter_set(self.config.port)?.unwrap_or(0),
             lag_tx_port_affinity: self.config.lag_port,

@@ -114,6 +114,7 @@ impl Queues {
             cq_depth: layout.cq_depth,
             log_max_message: log_max_message.into(),
             stop: self.slab.words().addr(self.place),
+            cqn: self.cq.cqn(),
             ..fresh_handle(0, 0)
         }
     }

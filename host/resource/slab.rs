@@ -376,7 +376,16 @@ pub(super) fn fresh_handle(first_index: u64, consumer: u64) -> QpHandle {
         cq_depth: 0,
         log_max_message: 0,
         stop: 0,
-        reserved: Line::new(first_index),
+        cqn: 0,
+        user_index: 0,
+        cq_dbr: 0,
+        proxy: 0,
+        rq: 0,
+        rest: [0; 4],
+        reserved: Line {
+            second: first_index.wrapping_sub(consumer),
+            ..Line::new(first_index)
+        },
         turn: Line::new(first_index),
         completed: Line {
             second: consumer,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::{Context, GpuContext};
 use crate::driver::{NicHandle, UarInfo, UarKind};
 use crate::error::{Error, Result};
-use crate::teardown::{GRACE, Graph, Node, Pin, Shared, Slot, deadline_after};
+use crate::teardown::{Graph, Node, Pin, Shared, Slot};
 
 /// Kinds in the order of preference: a page of its own keeps doorbells of other QPs off its
 /// registers; a BlueFlame page takes doorbells too, although write-combined.
@@ -114,12 +114,9 @@ impl UarMap {
     pub(crate) fn map(gpu: &GpuContext, uar: &Uar) -> Result<Self> {
         let (info, pin) = (uar.info, uar.node.pin()?);
         let addr = gpu
-            .uar_pages()
-            .acquire(info.page, deadline_after(GRACE), || {
-                gpu.driver()
-                    .map_uar(info.page, info.page_len)
-                    .map_err(Error::driver("map the doorbell page into the GPU"))
-            })?;
+            .driver()
+            .map_uar(info.page, info.page_len)
+            .map_err(Error::driver("map the doorbell page into the GPU"))?;
         let node = UarMapNode {
             context: uar.context.clone(),
             gpu: gpu.clone(),
@@ -162,12 +159,10 @@ impl Node for UarMapNode {
     }
 
     fn destroy(&self) -> Result<()> {
-        self.gpu.uar_pages().release(self.page, || {
-            self.gpu
-                .undo("unmap the doorbell page from the GPU", |gpu| {
-                    gpu.unmap_uar(self.page)
-                })
-        })
+        self.gpu
+            .undo("unmap the doorbell page from the GPU", |gpu| {
+                gpu.unmap_uar(self.page)
+            })
     }
 
     /// The NIC's graph: closing the NIC takes its pages from the GPU.

@@ -25,7 +25,7 @@ use tracing::debug;
 
 use crate::error::{Error, Result};
 
-pub(crate) use baton::{Baton, Held as BatonHeld, wait_until};
+pub(crate) use baton::{Baton, Held as BatonHeld};
 use gate::{Claim, Gate};
 pub(crate) use graph::{Entered, Found, Graph};
 pub use report::{CloseReport, NodeId, Retained};

@@ -8,6 +8,7 @@ use std::io::{self, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::capture::Capture;
+use crate::config::LinkLayer;
 use crate::impair::{CablePlan, CableStats, Impairment};
 use crate::link::Link;
 use crate::time::IDLE_STEP_NS;
@@ -141,6 +142,10 @@ impl State {
 }
 
 impl Link for CableEnd {
+    fn carries(&mut self, layer: LinkLayer) {
+        self.cable.state().capture.carries(layer);
+    }
+
     fn send(&mut self, _: u64, frame: &[u8]) {
         self.cable.state().send(self.side, frame);
     }

@@ -5,21 +5,34 @@
 
 use std::io::{self, Write};
 
-use warpverbs_wire::pcap::{FileHeader, RecordHeader};
+use crate::config::LinkLayer;
+use warpverbs_wire::pcap::{ErfHeader, FileHeader, RecordHeader};
 
 /// The capture of a wire, if one is taken.
 #[derive(Default)]
 pub(crate) struct Capture {
     file: Option<Box<dyn Write + Send>>,
+    /// What frames are, if not Ethernet's.
+    infiniband: bool,
     /// Time of the last frame.
     last: u64,
     error: Option<io::Error>,
 }
 
 impl Capture {
+    /// What frames are, said before a file begins.
+    pub(crate) fn carries(&mut self, layer: LinkLayer) {
+        self.infiniband = layer == LinkLayer::InfiniBand;
+    }
+
     /// Begins a file.
     pub(crate) fn begin(&mut self, mut file: impl Write + Send + 'static) -> io::Result<()> {
-        file.write_all(&FileHeader::ETHERNET.emit())?;
+        let header = if self.infiniband {
+            FileHeader::ERF
+        } else {
+            FileHeader::ETHERNET
+        };
+        file.write_all(&header.emit())?;
         self.file = Some(Box::new(file));
         Ok(())
     }
@@ -40,9 +53,14 @@ impl Capture {
         };
         // Work takes no simulated time: a nanosecond each keeps frames apart.
         self.last = now.max(self.last + 1);
-        let header = RecordHeader::new(self.last, frame.len() as u32);
+        let erf = match u16::try_from(frame.len()) {
+            Ok(len) if self.infiniband => &ErfHeader::infiniband(self.last, len).emit()[..],
+            _ => &[],
+        };
+        let header = RecordHeader::new(self.last, (erf.len() + frame.len()) as u32);
         let written = file
             .write_all(&header.emit())
+            .and_then(|()| file.write_all(erf))
             .and_then(|()| file.write_all(frame));
         if let Err(error) = written {
             self.error = Some(error);

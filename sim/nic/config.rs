@@ -33,6 +33,8 @@ pub struct NicConfig {
     pub mac: [u8; 6],
     /// LID of the port, if it is InfiniBand.
     pub lid: u16,
+    /// The partition key table: from index 0 on, the other entries are 0, which is no partition (IBA 10.9).
+    pub pkeys: Vec<u16>,
     /// Active MTU of the port in bytes.
     pub mtu: u32,
     /// log2 of the largest message in bytes.
@@ -75,6 +77,7 @@ impl Default for NicConfig {
             link_layer: LinkLayer::Ethernet,
             mac: [0x02, 0, 0, 0, 0, 0x01],
             lid: 1,
+            pkeys: vec![DEFAULT_PKEY],
             mtu: 4096,
             log_max_message: 30,
             log_max_sq_depth: MAX_LOG_SQ_DEPTH,
@@ -119,12 +122,12 @@ const GID_TABLE_CODE: u16 = 1;
 pub(crate) const GIDS: u32 = 8 << GID_TABLE_CODE;
 /// `pkey_table_size` code: 128 * 2^code entries.
 const PKEY_TABLE_CODE: u16 = 0;
-/// Entries of the partition key table; only the first is filled.
+/// Entries of the partition key table.
 pub(crate) const PKEYS: u16 = 128 << PKEY_TABLE_CODE;
 /// log2 of the reads that a QP may have outstanding, or answer at a time.
 pub(crate) const LOG_MAX_READS: u8 = 4;
-/// The default partition (IBA 10.9): the one filled entry of the table.
-pub(crate) const DEFAULT_PKEY: u16 = 0xffff;
+/// The default partition (IBA 10.9), with full membership.
+const DEFAULT_PKEY: u16 = 0xffff;
 /// Most counter sets: their numbers have 8 bits, and 0 is none.
 const MAX_COUNTER_SETS: u16 = 255;
 /// UDP source ports that RoCE v2 takes: the dynamic ones, from which every source port of the specification's is.
@@ -211,6 +214,11 @@ impl NicConfig {
             Some(_) => None,
             None => address::mac_of(gid),
         }
+    }
+
+    /// An entry of the partition key table.
+    pub(crate) fn pkey(&self, index: u16) -> u16 {
+        self.pkeys.get(usize::from(index)).copied().unwrap_or(0)
     }
 
     /// Event queue number of a completion vector.

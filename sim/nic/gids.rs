@@ -61,12 +61,10 @@ impl Gids {
         own.find(|entry| entry.gid == gid).map(|entry| entry.mac)
     }
 
-    /// True if a RoCE v2 frame to these addresses is for this NIC.
-    pub(crate) fn takes(&self, gid: [u8; 16], mac: [u8; 6]) -> bool {
-        self.entries
-            .iter()
-            .flatten()
-            .any(|entry| entry.kind == GidKind::RoceV2 && entry.gid == gid && entry.mac == mac)
+    /// True if a RoCE frame of a version to these addresses is for this NIC.
+    pub(crate) fn takes(&self, kind: GidKind, gid: [u8; 16], mac: [u8; 6]) -> bool {
+        let own = GidEntry { gid, kind, mac };
+        self.entries.iter().flatten().any(|entry| *entry == own)
     }
 }
 
@@ -89,10 +87,14 @@ mod tests {
         assert_eq!(gids.mac_of(gid), None);
         assert!(gids.set(GIDS - 1, entry(GidKind::RoceV1)));
         assert_eq!(gids.mac_of(gid), Some([2; 6]));
-        assert!(!gids.takes(gid, [2; 6]), "no v2 frame to a v1 address");
+        assert!(gids.takes(GidKind::RoceV1, gid, [2; 6]));
+        assert!(
+            !gids.takes(GidKind::RoceV2, gid, [2; 6]),
+            "no v2 frame to a v1 address"
+        );
         assert!(gids.set(GIDS - 1, entry(GidKind::RoceV2)));
-        assert!(gids.takes(gid, [2; 6]));
-        assert!(!gids.takes(gid, config.mac));
+        assert!(gids.takes(GidKind::RoceV2, gid, [2; 6]));
+        assert!(!gids.takes(GidKind::RoceV2, gid, config.mac));
         assert!(gids.set(GIDS - 1, None));
         assert_eq!(gids.mac_of(gid), None);
         assert!(!gids.set(GIDS, None));

@@ -3,8 +3,12 @@
 //! Knows: frames out, frames in, and whose time passes when.
 //! Must not know: what a frame says.
 
+use crate::config::LinkLayer;
+
 /// One end of a link, as a NIC uses it. A frame that is sent may be lost, delayed or repeated; one that is received is whole.
 pub trait Link: Send {
+    /// What frames are, said once before the first: Ethernet's, without frame check sequence, or InfiniBand's, with both CRCs.
+    fn carries(&mut self, _layer: LinkLayer) {}
     /// Sends a frame. Work that a NIC does takes no simulated time; `now` is the sender's clock.
     fn send(&mut self, now: u64, frame: &[u8]);
     /// The next frame that has arrived.

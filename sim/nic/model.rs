@@ -11,7 +11,9 @@ use warpverbs_wire::doorbell::{CqArm, Doorbell};
 use warpverbs_wire::eqe::{self, EventType, PortChange};
 use warpverbs_wire::prm::qpc::QpState;
 
-use crate::config::{FindingPolicy, GidEntry, MAX_FIRST_INDEX, NicConfig, PORTS, PortInfo};
+use crate::config::{
+    FindingPolicy, GidEntry, LinkLayer, MAX_FIRST_INDEX, NicConfig, PORTS, PortInfo,
+};
 use crate::error::NicError;
 use crate::events::Events;
 use crate::faults::{Faults, InjectedFault};
@@ -30,7 +32,7 @@ use crate::stats::NicStats;
 use crate::stores::Store;
 use crate::time::Clock;
 use crate::trace::{Event, Trace};
-use crate::uar::{self, Register, UarKind};
+use crate::uar::{self, Register, Uar, UarKind};
 use crate::umem::{DmaRange, Umem};
 use crate::work::Work;
 
@@ -147,8 +149,19 @@ impl NicModel {
         page_sizes: u64,
         access: u32,
     ) -> Result<u32, NicError> {
+        self.reg_umem_of(0, range, page_sizes, access)
+    }
+
+    /// As [`Self::reg_umem`], for a user context: commands of others cannot name it.
+    pub fn reg_umem_of(
+        &mut self,
+        uid: u16,
+        range: DmaRange,
+        page_sizes: u64,
+        access: u32,
+    ) -> Result<u32, NicError> {
         let rights = Rights::of_mr(access)?;
-        let umem = Umem::new(range, page_sizes, rights.local_write)?;
+        let umem = Umem::new(uid, range, page_sizes, rights.local_write)?;
         self.objects.umems.insert(|_| umem)
     }
 
@@ -159,7 +172,12 @@ impl NicModel {
 
     /// Allocates a doorbell page. Page `p` lies at byte `p * 4096` of the BAR.
     pub fn alloc_uar(&mut self, kind: UarKind) -> Result<u32, NicError> {
-        self.objects.uars.insert(|_| kind)
+        self.alloc_uar_of(0, kind)
+    }
+
+    /// As [`Self::alloc_uar`], for a user context: commands of others cannot name it.
+    pub fn alloc_uar_of(&mut self, uid: u16, kind: UarKind) -> Result<u32, NicError> {
+        self.objects.uars.insert(|_| Uar { uid, kind })
     }
 
     /// Frees a doorbell page that no queue uses.
@@ -189,7 +207,7 @@ impl NicModel {
 
     /// Joins the port to a link. Packets to this NIC's own addresses never leave it.
     pub fn connect(&mut self, link: impl Link + 'static) {
-        self.port.connect(Box::new(link));
+        self.port.connect(Box::new(link), self.config.link_layer);
     }
 
     /// The MAC address behind a GID: this NIC's own, or the one that a link-local GID is made from.
@@ -546,7 +564,11 @@ impl NicModel {
     pub(crate) fn take_any_store(&mut self, store: &Store) {
         let first = (u64::from(store.page) << uar::LOG_PAGE) + u64::from(store.offset);
         let bytes = store.bytes();
-        let combined = self.objects.uars.get(store.page) == Some(&UarKind::BlueFlame)
+        let combined = self
+            .objects
+            .uars
+            .get(store.page)
+            .is_some_and(|uar| uar.kind == UarKind::BlueFlame)
             && bytes.len() > 8
             && bytes.len().is_multiple_of(8);
         let width = if combined { 8 } else { bytes.len().max(1) };
@@ -699,7 +721,11 @@ impl Device for NicModel {
     }
 
     fn address(&self) -> Option<u64> {
-        Some(mac_number(self.config.mac))
+        // What frames name it by.
+        Some(match self.config.link_layer {
+            LinkLayer::Ethernet => mac_number(self.config.mac),
+            LinkLayer::InfiniBand => self.config.lid.into(),
+        })
     }
 
     fn step(&mut self, dma: &mut dyn Dma) -> Step {
@@ -716,7 +742,7 @@ impl Device for NicModel {
         // Packets and queues take turns, so that neither keeps the other waiting.
         let turn = self.took_packet && !self.schedule.is_idle();
         self.took_packet = false;
-        if !turn && let Some(packet) = self.port.receive(&self.gids) {
+        if !turn && let Some(packet) = self.port.receive(&self.config, &self.gids) {
             self.took_packet = true;
             self.port.work();
             self.clock += 1;

@@ -17,7 +17,7 @@ use crate::error::NicError;
 use crate::keys::MKey;
 use crate::qp::Qp;
 use crate::rmp::Rmp;
-use crate::uar::UarKind;
+use crate::uar::Uar;
 use crate::umem::Umem;
 
 /// Kinds of object.
@@ -199,7 +199,7 @@ pub(crate) struct Objects {
     /// Transport domains, with the uid of each.
     pub(crate) transport_domains: Table<u16>,
     pub(crate) counters: Table<CounterSet>,
-    pub(crate) uars: Table<UarKind>,
+    pub(crate) uars: Table<Uar>,
     pub(crate) umems: Table<Umem>,
     pub(crate) mkeys: Table<MKey>,
     pub(crate) cqs: Table<Cq>,

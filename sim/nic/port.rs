@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 
+use crate::config::{LinkLayer, NicConfig};
 use crate::gids::Gids;
 use crate::link::Link;
 use crate::packet::{self, Packet, Path, Source};
@@ -20,7 +21,8 @@ pub(crate) struct Port {
 }
 
 impl Port {
-    pub(crate) fn connect(&mut self, link: Box<dyn Link>) {
+    pub(crate) fn connect(&mut self, mut link: Box<dyn Link>, layer: LinkLayer) {
+        link.carries(layer);
         self.link = Some(link);
         self.waiting = false;
     }
@@ -35,6 +37,7 @@ impl Port {
 
     /// Sends a packet; false if it cannot leave: it is lost.
     pub(crate) fn send(&mut self, now: u64, path: &Path, mut packet: Packet) -> bool {
+        packet.pkey = path.pkey;
         if path.loops_back {
             packet.source = Source::Here;
             self.arrived.push_back(packet);
@@ -50,11 +53,11 @@ impl Port {
     }
 
     /// The next packet that has arrived.
-    pub(crate) fn receive(&mut self, gids: &Gids) -> Option<Packet> {
+    pub(crate) fn receive(&mut self, config: &NicConfig, gids: &Gids) -> Option<Packet> {
         if let Some(link) = &mut self.link {
             while let Some(frame) = link.receive() {
                 if !self.down {
-                    self.arrived.extend(packet::parse(gids, &frame));
+                    self.arrived.extend(packet::parse(config, gids, &frame));
                 }
             }
         }

@@ -156,6 +156,7 @@ impl Work<'_> {
             source: Source::Here,
             opcode,
             destination_qp: qp.context.remote_qpn,
+            pkey: 0,
             psn,
             ack_request: false,
             solicited: false,

@@ -152,18 +152,19 @@ impl Work<'_> {
             psn: packet.psn.get(),
             bytes: packet.len() as u32,
         });
-        // Packets for a QP that is not ready, or from a port that it is not connected to, are dropped (IBA 9.6).
+        // Packets for a QP that is not ready, from a port that it is not connected to, or of another
+        // partition, are dropped (IBA 9.6).
         let ready = match qp.state {
             _ if qp.stuck => false,
             QpState::Rts => true,
             QpState::Rtr => packet.opcode.is_request(),
             _ => false,
         };
-        if ready && qp.path.leads_to(packet.source) {
+        if ready && qp.path.leads_to(packet.source) && qp.path.shares_partition(packet.pkey) {
             // What the peer did happens before what follows from its packet.
             let there = qp
                 .path
-                .remote_mac()
+                .remote_address()
                 .filter(|_| packet.source != Source::Here);
             self.dma.follow(self.qpn, qp.context.remote_qpn, there);
             if packet.opcode.is_request() {

@@ -116,6 +116,7 @@ impl Work<'_> {
             source: Source::Here,
             opcode: Opcode::SendOnly,
             destination_qp,
+            pkey: 0,
             psn: operation.first.plus(index),
             ack_request: false,
             solicited: false,

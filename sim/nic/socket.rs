@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::capture::Capture;
+use crate::config::LinkLayer;
 use crate::impair::{CablePlan, CableStats, Impairment};
 use crate::link::Link;
 
@@ -180,6 +181,10 @@ impl SocketEnd {
 }
 
 impl Link for SocketEnd {
+    fn carries(&mut self, layer: LinkLayer) {
+        self.wire.state().capture.carries(layer);
+    }
+
     fn send(&mut self, _: u64, frame: &[u8]) {
         let now = self.now();
         let passage = {

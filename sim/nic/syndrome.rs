@@ -68,15 +68,15 @@ checks! {
     CqCompression = 0x03_0001, BadParameter, "CQE compression is off", "assumed: not modelled";
     CqCqeSize = 0x03_0002, BadParameter, "cqe_sz is 64 bytes", "assumed: not modelled";
     CqSize = 0x03_0003, LimitExceeded, "log_cq_size is at most log_max_cq_sz", "mlx5_ifc cmd_hca_cap.log_max_cq_sz";
-    CqUar = 0x03_0004, BadResource, "uar_page is allocated", "mlx5_ifc cqc.uar_page";
+    CqUar = 0x03_0004, BadResource, "uar_page is allocated, and the caller's uid's", "mlx5_ifc cqc.uar_page; Linux mlx5_ib: mlx5_cmd_uar_alloc";
     CqEqn = 0x03_0005, BadResource, "c_eqn is an event queue", "mlx5_ifc cqc.c_eqn";
     CqPageOffset = 0x03_0006, BadParameter, "page_offset is zero: the UMEM offset says where the CQ begins", "assumed";
     CqNoUmem = 0x03_0007, BadParameter, "cq_umem_valid is set", "assumed: page lists are not modelled";
-    CqUmem = 0x03_0008, BadResource, "cq_umem_id is a UMEM", "DOCA mlx5_prm.h create_cq_in";
+    CqUmem = 0x03_0008, BadResource, "cq_umem_id is a UMEM of the caller's uid", "DOCA mlx5_prm.h create_cq_in; Linux devx.c: UMEM_REG has the uid";
     CqUmemOffset = 0x03_0009, BadParameter, "cq_umem_offset is a multiple of 1/64 of the UMEM's page and of 64 bytes", "mlx5_ifc cqc.page_offset, 6 bits";
     CqUmemBounds = 0x03_000a, BadParameter, "the CQ ends inside the UMEM", "DOCA mlx5_prm.h create_cq_in";
     CqNoDbrUmem = 0x03_000b, BadParameter, "dbr_umem_valid is set", "assumed: bus addresses are not for users";
-    CqDbrUmem = 0x03_000c, BadResource, "dbr_umem_id is a UMEM", "DOCA mlx5_prm.h cqc";
+    CqDbrUmem = 0x03_000c, BadResource, "dbr_umem_id is a UMEM of the caller's uid", "DOCA mlx5_prm.h cqc; Linux devx.c: UMEM_REG has the uid";
     CqDbrAlign = 0x03_000d, BadParameter, "dbr_addr is a multiple of 8", "docs/hardware-facts.md";
     CqDbrBounds = 0x03_000e, BadParameter, "the doorbell record ends inside the UMEM", "DOCA mlx5_prm.h cqc";
     CqExhausted = 0x03_000f, NoResources, "a CQ number is left", "PRM, command return status";
@@ -94,14 +94,14 @@ checks! {
     QpNoSq = 0x04_0005, BadParameter, "the QP has a send queue", "assumed: not modelled";
     QpSqSize = 0x04_0006, LimitExceeded, "log_sq_size is at most log_max_qp_sz", "mlx5_ifc cmd_hca_cap.log_max_qp_sz";
     QpRqType = 0x04_0007, BadParameter, "rq_type is one this NIC has", "mlx5_ifc qpc.rq_type";
-    QpUar = 0x04_0008, BadResource, "uar_page is allocated", "mlx5_ifc qpc.uar_page";
+    QpUar = 0x04_0008, BadResource, "uar_page is allocated, and the caller's uid's", "mlx5_ifc qpc.uar_page; Linux mlx5_ib: mlx5_cmd_uar_alloc";
     QpPageOffset = 0x04_0009, BadParameter, "page_offset is zero: the UMEM offset says where the queue begins", "assumed";
     QpNoUmem = 0x04_000a, BadParameter, "wq_umem_valid is set", "assumed: page lists are not modelled";
-    QpUmem = 0x04_000b, BadResource, "wq_umem_id is a UMEM", "mlx5_ifc create_qp_in.wq_umem_id";
+    QpUmem = 0x04_000b, BadResource, "wq_umem_id is a UMEM of the caller's uid", "mlx5_ifc create_qp_in.wq_umem_id; Linux devx.c: UMEM_REG has the uid";
     QpUmemOffset = 0x04_000c, BadParameter, "wq_umem_offset is a multiple of 1/64 of the UMEM's page and of 64 bytes", "mlx5_ifc qpc.page_offset, 6 bits";
     QpUmemBounds = 0x04_000d, BadParameter, "the send queue ends inside the UMEM", "mlx5_ifc create_qp_in.wq_umem_id";
     QpNoDbrUmem = 0x04_000e, BadParameter, "dbr_umem_valid is set", "assumed: bus addresses are not for users";
-    QpDbrUmem = 0x04_000f, BadResource, "dbr_umem_id is a UMEM", "mlx5_ifc qpc.dbr_umem_id";
+    QpDbrUmem = 0x04_000f, BadResource, "dbr_umem_id is a UMEM of the caller's uid", "mlx5_ifc qpc.dbr_umem_id; Linux devx.c: UMEM_REG has the uid";
     QpDbrAlign = 0x04_0010, BadParameter, "dbr_addr is a multiple of 8", "docs/hardware-facts.md";
     QpDbrBounds = 0x04_0011, BadParameter, "the doorbell record ends inside the UMEM", "mlx5_ifc qpc.dbr_addr";
     QpDbrMode = 0x04_0012, BadParameter, "send_dbr_mode is one the capabilities name", "DOCA cmd_hca_cap_2.send_dbr_mode_no_dbr_ext";
@@ -139,7 +139,7 @@ checks! {
     StaticRate = 0x05_0015, BadParameter, "stat_rate is zero", "mlx5_ifc cmd_hca_cap.stat_rate_support";
     SourcePort = 0x05_0016, BadParameter, "udp_sport is zero or one of the device's", "mlx5_ifc roce_cap.r_roce_min_src_udp_port";
     GrhRequired = 0x05_0017, BadParameter, "the path has a GRH where the port demands it", "mlx5_ifc hca_vport_context.grh_required";
-    NoWire = 0x05_0018, BadParameter, "a path that is not RoCE v2 ends at this NIC", "assumed: InfiniBand links and RoCE v1 frames are not modelled";
+    RemoteLid = 0x05_0018, BadParameter, "an InfiniBand path that leaves the NIC has an rlid, with a GRH too", "IBA 7.7: every packet has a destination LID";
     ResponderDepth = 0x05_000d, BadParameter, "log_rra_max is at most the device's", "mlx5_ifc cmd_hca_cap.log_max_ra_res_qp";
     RequesterDepth = 0x05_000e, BadParameter, "log_sra_max is at most the device's", "mlx5_ifc cmd_hca_cap.log_max_ra_req_qp";
 
@@ -158,6 +158,7 @@ checks! {
     CounterBusy = 0x08_000d, ResourceBusy, "no QP is attached to the counter set", "assumed";
     CounterExhausted = 0x08_000e, NoResources, "a counter set is left", "PRM, command return status";
     CounterVport = 0x08_000f, BadParameter, "one counter set of this function is asked for", "assumed: one function, no aggregation";
+    UarUid = 0x08_0010, BadResource, "the UAR page is of the caller's uid", "Linux mlx5_ib: mlx5_cmd_uar_alloc has the context's uid";
 
     VportOther = 0x09_0001, BadParameter, "the port is this function's", "assumed: one function";
     VportPort = 0x09_0002, BadIndex, "port_num is a port", "mlx5_ifc query_hca_vport_context_in.port_num";
@@ -178,7 +179,7 @@ checks! {
     RmpSize = 0x07_0003, BadParameter, "log_wq_sz is at most the device's, and log_wq_stride is 4 to 11", "mlx5_ifc wq";
     RmpPd = 0x07_0004, BadResource, "pd is a PD", "mlx5_ifc wq.pd";
     RmpNoUmem = 0x07_0005, BadParameter, "wq_umem_valid and dbr_umem_valid are set", "assumed: page lists are not modelled";
-    RmpUmem = 0x07_0006, BadResource, "wq_umem_id and dbr_umem_id are UMEMs", "mlx5_ifc wq.wq_umem_id";
+    RmpUmem = 0x07_0006, BadResource, "wq_umem_id and dbr_umem_id are UMEMs of the caller's uid", "mlx5_ifc wq.wq_umem_id; Linux devx.c: UMEM_REG has the uid";
     RmpUmemOffset = 0x07_0007, BadParameter, "wq_umem_offset is a multiple of 1/64 of the UMEM's page and of 64 bytes", "mlx5_ifc wq.page_offset";
     RmpUmemBounds = 0x07_0008, BadParameter, "the queue ends inside the UMEM", "mlx5_ifc wq.wq_umem_id";
     RmpDbr = 0x07_0009, BadParameter, "dbr_addr is a multiple of 8 and the record ends inside the UMEM", "mlx5_ifc wq.dbr_addr";
@@ -189,7 +190,7 @@ checks! {
 
     MkeyMode = 0x06_0001, BadParameter, "the access mode is MTT", "assumed: others are not modelled";
     MkeyNoUmem = 0x06_0002, BadParameter, "mkey_umem_valid is set", "assumed: page lists are not modelled";
-    MkeyUmem = 0x06_0003, BadResource, "mkey_umem_id is a UMEM", "DPDK mlx5_prm.h create_mkey_in";
+    MkeyUmem = 0x06_0003, BadResource, "mkey_umem_id is a UMEM of the caller's uid", "DPDK mlx5_prm.h create_mkey_in; Linux devx.c: UMEM_REG has the uid";
     MkeyPd = 0x06_0004, BadResource, "pd is a PD", "mlx5_ifc mkc.pd";
     MkeyLength = 0x06_0005, BadParameter, "len is not zero and length64 is off", "mlx5_ifc mkc.len";
     MkeyBounds = 0x06_0006, BadParameter, "the key's range ends inside the UMEM", "DPDK mlx5_prm.h create_mkey_in";

@@ -16,6 +16,14 @@ pub enum UarKind {
     BlueFlame,
 }
 
+/// A doorbell page.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Uar {
+    /// Whose it is.
+    pub(crate) uid: u16,
+    pub(crate) kind: UarKind,
+}
+
 /// log2 of a page's bytes: `log_uar_page_sz` 0, 4 KiB pages.
 pub(crate) const LOG_PAGE: u32 = 12;
 /// The CQ doorbell (`MLX5_CQ_DOORBELL`).

@@ -48,6 +48,8 @@ const MIN_PAGE: u64 = 1 << 12;
 /// Memory for queues and doorbell records.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Umem {
+    /// Whose it is.
+    pub(crate) uid: u16,
     range: DmaRange,
     /// `None`: the caller named no page sizes.
     page: Option<u64>,
@@ -59,10 +61,16 @@ impl Umem {
     /// A UMEM over `range`, with the page size that the kernel would choose: the largest of the bitmap `page_sizes`
     /// that is no larger than the smallest page that covers the whole range (`ib_umem_find_best_pgsz` on one run of
     /// addresses).
-    pub(crate) fn new(range: DmaRange, page_sizes: u64, writable: bool) -> Result<Self, NicError> {
+    pub(crate) fn new(
+        uid: u16,
+        range: DmaRange,
+        page_sizes: u64,
+        writable: bool,
+    ) -> Result<Self, NicError> {
         range.validate()?;
         if page_sizes == 0 {
             return Ok(Self {
+                uid,
                 range,
                 page: None,
                 writable,
@@ -79,6 +87,7 @@ impl Umem {
             return Err(NicError::InvalidPageSizes(page_sizes));
         }
         Ok(Self {
+            uid,
             range,
             page: Some(1 << usable.ilog2()),
             writable,
@@ -123,15 +132,15 @@ mod tests {
 
     #[test]
     fn the_page_is_at_most_64_times_the_offset_alignment() {
-        let small = Umem::new(range(0x10_0000, 0x4_0000), 1 << 12, true).unwrap();
+        let small = Umem::new(0, range(0x10_0000, 0x4_0000), 1 << 12, true).unwrap();
         assert!(small.is_queue_offset(64));
-        let large = Umem::new(range(0x10_0000, 0x4_0000), (1 << 12) | (1 << 16), true).unwrap();
+        let large = Umem::new(0, range(0x10_0000, 0x4_0000), (1 << 12) | (1 << 16), true).unwrap();
         assert!(
             !large.is_queue_offset(64),
             "64 KiB pages: multiples of 1 KiB"
         );
         assert!(large.is_queue_offset(1024));
-        let covering = Umem::new(range(0x10_0000, 0x1000), (1 << 12) | (1 << 21), true).unwrap();
+        let covering = Umem::new(0, range(0x10_0000, 0x1000), (1 << 12) | (1 << 21), true).unwrap();
         assert!(
             covering.is_queue_offset(64),
             "2 MiB pages are larger than the range needs"
@@ -141,7 +150,7 @@ mod tests {
 
     #[test]
     fn without_page_sizes_only_offset_zero_is_promised() {
-        let umem = Umem::new(range(0x10_0000, 0x4000), 0, true).unwrap();
+        let umem = Umem::new(0, range(0x10_0000, 0x4000), 0, true).unwrap();
         assert!(umem.is_queue_offset(0));
         assert!(!umem.is_queue_offset(4096));
     }
@@ -149,15 +158,15 @@ mod tests {
     #[test]
     fn bad_ranges_and_page_sizes_are_refused() {
         assert!(matches!(
-            Umem::new(range(0x1000, 0), 0, true),
+            Umem::new(0, range(0x1000, 0), 0, true),
             Err(NicError::InvalidRange(_))
         ));
         assert!(matches!(
-            Umem::new(range(u64::MAX - 4, 64), 0, true),
+            Umem::new(0, range(u64::MAX - 4, 64), 0, true),
             Err(NicError::InvalidRange(_))
         ));
         assert_eq!(
-            Umem::new(range(0x1000, 64), 1 << 11, true).unwrap_err(),
+            Umem::new(0, range(0x1000, 64), 1 << 11, true).unwrap_err(),
             NicError::InvalidPageSizes(1 << 11)
         );
     }

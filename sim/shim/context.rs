@@ -238,10 +238,10 @@ impl World {
     ) -> Result<u32> {
         let nic = self.nic(context.nic)?;
         let window = Window::open(nic.bus(), addr, len, true)?;
-        let range = window.range(addr);
+        let (range, rights) = (window.range(addr), crate::windows::QUEUES);
         let registered = nic
             .lock()
-            .reg_umem(range, crate::sys::PAGE, crate::windows::QUEUES);
+            .reg_umem_of(context.uid, range, crate::sys::PAGE, rights);
         match registered {
             Ok(id) => {
                 memory.0.push((id, window));

@@ -319,7 +319,10 @@ pub(crate) fn register_umem(call: &mut Call<'_>) -> Result<()> {
             Window::open(bus, addr, len, writable)?
         }
     };
-    let registered = nic.lock().reg_umem(window.range(addr), page_sizes, access);
+    let uid = call.context()?.uid;
+    let registered = nic
+        .lock()
+        .reg_umem_of(uid, window.range(addr), page_sizes, access);
     let id = match registered {
         Ok(id) => id,
         Err(error) => {
@@ -345,8 +348,8 @@ pub(crate) fn alloc_uar(call: &mut Call<'_>) -> Result<()> {
         1 => UarKind::NonCached,
         _ => return Err(Errno::OPNOTSUPP),
     };
-    let nic = call.context()?.nic;
-    let page = call.world.nic(nic)?.lock().alloc_uar(kind)?;
+    let (nic, uid) = (call.context()?.nic, call.context()?.uid);
+    let page = call.world.nic(nic)?.lock().alloc_uar_of(uid, kind)?;
     if let Err(error) = call.world.map_doorbells(nic, page) {
         call.world.nic(nic)?.lock().free_uar(page)?;
         return Err(error);

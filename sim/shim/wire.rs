@@ -1,4 +1,5 @@
-//! The wire between NICs of several processes: a folder with a socket a port, named by its MAC address.
+//! The wire between NICs of several processes: a folder with a socket a port, named by its MAC address, whose last two bytes are
+//! an InfiniBand port's LID.
 //!
 //! Knows: frames, and the address that each begins with. Must not know: what else a frame says.
 
@@ -7,7 +8,7 @@ use std::io;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 
-use warpverbs_sim_nic::Link;
+use warpverbs_sim_nic::{Link, LinkLayer};
 
 /// Most bytes of a frame.
 const MOST: usize = 1 << 14;
@@ -23,6 +24,7 @@ pub(crate) struct Port {
     /// Frames that their receivers had no room for.
     waiting: VecDeque<Vec<u8>>,
     buffer: Vec<u8>,
+    layer: LinkLayer,
 }
 
 /// MAC address of port `number`: the last three bytes count.
@@ -62,6 +64,7 @@ impl Port {
                 folder: folder.to_owned(),
                 waiting: VecDeque::new(),
                 buffer: vec![0; MOST],
+                layer: LinkLayer::Ethernet,
             };
             return Ok((port, mac));
         }
@@ -78,10 +81,15 @@ impl Port {
 
     /// True if the frame is gone: sent, or lost since nobody has its address.
     fn try_send(&self, frame: &[u8]) -> bool {
-        let Some(destination) = frame.get(..6) else {
-            return true;
+        let destination = match (self.layer, frame) {
+            (LinkLayer::Ethernet, [a, b, c, d, e, f, ..]) => [*a, *b, *c, *d, *e, *f],
+            // The LRH's second word.
+            (LinkLayer::InfiniBand, [_, _, e, f, ..]) => {
+                mac_of(u16::from_be_bytes([*e, *f]).into())
+            }
+            _ => return true,
         };
-        let file = file_of(&self.folder, destination);
+        let file = file_of(&self.folder, &destination);
         match self.socket.send_to(frame, file) {
             Ok(_) => true,
             Err(error) => error.kind() != io::ErrorKind::WouldBlock,
@@ -107,6 +115,10 @@ fn is_left_behind(file: &Path) -> bool {
 }
 
 impl Link for Port {
+    fn carries(&mut self, layer: LinkLayer) {
+        self.layer = layer;
+    }
+
     fn send(&mut self, _: u64, frame: &[u8]) {
         self.flush();
         if self.waiting.is_empty() && self.try_send(frame) || self.waiting.len() >= BACKLOG {
@@ -168,6 +180,21 @@ mod tests {
         // Nobody has this address.
         one.send(0, &[9; 60]);
         assert!(one.waiting.is_empty());
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn infiniband_packets_go_to_the_lid_that_they_name() {
+        let folder = folder("lids");
+        let (mut one, _) = Port::join(&folder).unwrap();
+        let (mut two, mac) = Port::join(&folder).unwrap();
+        one.carries(LinkLayer::InfiniBand);
+        let packet = [0, 2, mac[4], mac[5], 0, 12, 0, 1];
+        one.send(0, &packet);
+        assert_eq!(two.receive().unwrap(), packet);
+        one.send(0, &[0, 2, 0, 77, 0, 12, 0, 1]);
+        one.send(0, &[0, 2]);
+        assert!(one.waiting.is_empty() && two.receive().is_none());
         std::fs::remove_dir_all(&folder).unwrap();
     }
 

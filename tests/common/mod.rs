@@ -21,7 +21,7 @@ use warpverbs::{
 };
 
 #[allow(unused_imports, reason = "each test file uses its own part")]
-pub use nic::{World, hash, over_mlx5, part_of_test};
+pub use nic::{Builder, World, hash, over_mlx5, part_of_test};
 
 /// Longer than any run here takes; reached only by a run that hangs.
 pub const PATIENCE: Duration = Duration::from_secs(120);

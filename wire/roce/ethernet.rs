@@ -19,6 +19,8 @@ open_enum! {
         Vlan = 0x8100 as "ETH_P_8021Q",
         /// IPv6.
         Ipv6 = 0x86dd as "ETH_P_IPV6",
+        /// A GRH: RoCE v1.
+        RoceV1 = 0x8915 as "ETH_P_IBOE",
     }
 }
 

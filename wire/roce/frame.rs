@@ -4,30 +4,11 @@ use core::fmt;
 
 use crate::layout;
 use crate::roce::icrc::{self, icrc};
+use crate::roce::transport::{Extended, Transport, put, take};
 use crate::roce::udp;
 use crate::roce::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, EtherType, Ethernet, Headers, Ieth, ImmDt, Ip, Ipv4, Ipv6,
-    MaskedAtomicEth, Opcode, ROCE_PORT, Reth, UDP_PROTOCOL, Udp, Vlan,
+    Bth, EtherType, Ethernet, Ip, Ipv4, Ipv6, Opcode, ROCE_PORT, UDP_PROTOCOL, Udp, Vlan,
 };
-
-/// The extended headers of a packet; which of them it has, its opcode says ([`Opcode::headers`]).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Extended {
-    /// RDMA.
-    pub reth: Option<Reth>,
-    /// Atomic.
-    pub atomic: Option<AtomicEth>,
-    /// Masked atomic.
-    pub masked_atomic: Option<MaskedAtomicEth>,
-    /// Acknowledgement.
-    pub aeth: Option<Aeth>,
-    /// Original value of an atomic.
-    pub atomic_ack: Option<AtomicAckEth>,
-    /// Immediate data.
-    pub immediate: Option<ImmDt>,
-    /// Key to invalidate.
-    pub invalidate: Option<Ieth>,
-}
 
 /// A frame whose headers agree with each other and whose CRC is right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,8 +42,24 @@ pub enum Error {
         /// Bytes that there are.
         found: usize,
     },
-    /// Neither IPv4 nor IPv6.
+    /// Neither IPv4 nor IPv6, or of a RoCE v1 frame not 0x8915.
     EtherType(EtherType),
+    /// What follows the local route header is no packet of InfiniBand's transport.
+    NextHeader(u8),
+    /// Local and global route header, or these and the packet, disagree on the length.
+    RouteLength {
+        /// Bytes that a route header declares.
+        declared: usize,
+        /// Bytes that there are.
+        found: usize,
+    },
+    /// The variant CRC is wrong.
+    Vcrc {
+        /// The right one.
+        needed: u16,
+        /// The one found.
+        found: u16,
+    },
     /// The IP version is not what the Ethernet type says.
     IpVersion(u8),
     /// IPv4 options, or a header shorter than without them.
@@ -125,9 +122,21 @@ impl fmt::Display for Error {
             } => write!(f, "{header} needs {needed} bytes, found {found}"),
             Self::EtherType(other) => write!(
                 f,
-                "Ethernet type {:#06x} is neither IPv4 nor IPv6",
+                "Ethernet type {:#06x} is neither IPv4 nor IPv6, nor where it may be RoCE v1",
                 other.code()
             ),
+            Self::NextHeader(next) => {
+                write!(f, "next header {next:#x} is not InfiniBand's transport")
+            }
+            Self::RouteLength { declared, found } => {
+                write!(
+                    f,
+                    "a route header declares {declared} bytes where there are {found}"
+                )
+            }
+            Self::Vcrc { needed, found } => {
+                write!(f, "variant CRC {found:#06x}, not {needed:#06x}")
+            }
             Self::IpVersion(version) => write!(f, "IP version {version}"),
             Self::HeaderWords(words) => write!(f, "an IPv4 header of {words} words, not 5"),
             Self::Fragment => write!(f, "a fragment"),
@@ -170,44 +179,6 @@ impl From<layout::Error> for Error {
     }
 }
 
-/// Takes a header of `LEN` bytes off the front.
-macro_rules! take {
-    ($ty:ty, $rest:ident) => {{
-        let header = <$ty>::parse($rest)?;
-        $rest = $rest.get(<$ty>::LEN..).unwrap_or_default();
-        header
-    }};
-}
-
-impl Extended {
-    fn headers(&self) -> Headers {
-        Headers {
-            reth: self.reth.is_some(),
-            atomic: self.atomic.is_some(),
-            masked_atomic: self.masked_atomic.is_some(),
-            aeth: self.aeth.is_some(),
-            atomic_ack: self.atomic_ack.is_some(),
-            immediate: self.immediate.is_some(),
-            invalidate: self.invalidate.is_some(),
-            payload: false,
-        }
-    }
-
-    /// Bytes of all headers.
-    pub fn len(&self) -> usize {
-        macro_rules! sum {
-            ($($field:ident: $ty:ty),*) => { 0 $(+ self.$field.map_or(0, |_| <$ty>::LEN))* };
-        }
-        sum!(reth: Reth, atomic: AtomicEth, masked_atomic: MaskedAtomicEth, aeth: Aeth, atomic_ack: AtomicAckEth,
-            immediate: ImmDt, invalidate: Ieth)
-    }
-
-    /// True if there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-}
-
 impl<'a> Frame<'a> {
     /// Reads a frame and checks all that a receiver's hardware checks before the transport: lengths, checksum, port, CRC, and
     /// that extended headers and payload are those of the opcode. A UDP checksum is not looked at: the CRC covers more.
@@ -241,7 +212,7 @@ impl<'a> Frame<'a> {
             found,
         })?;
         let packet = packet.get(..ip.len() + len).unwrap_or_default();
-        let udp = take!(Udp, rest);
+        let udp = Udp::parse(rest)?;
         if udp.destination != ROCE_PORT {
             return Err(Error::Port(udp.destination));
         }
@@ -251,55 +222,11 @@ impl<'a> Frame<'a> {
                 udp: udp.length as usize,
             });
         }
-        let bth = take!(Bth, rest);
-        if bth.version != 0 {
-            return Err(Error::TransportVersion(bth.version));
-        }
-        let found = rest.len();
-        let short = Error::Short {
-            header: "icrc",
-            needed: icrc::LEN,
-            found,
-        };
-        let (rest_before, crc) = rest.split_last_chunk::<{ icrc::LEN }>().ok_or(short)?;
-        rest = rest_before;
-        let found = u32::from_le_bytes(*crc);
-        let covered = packet.get(..packet.len() - icrc::LEN).unwrap_or_default();
-        match icrc(covered) {
-            Some(needed) if needed != found => return Err(Error::Icrc { needed, found }),
-            Some(_) => {}
-            None => return Err(short),
-        }
-        let headers = bth.opcode.headers().ok_or(Error::Opcode(bth))?;
-        macro_rules! take_if {
-            ($present:expr, $ty:ty) => {
-                if $present {
-                    Some(take!($ty, rest))
-                } else {
-                    None
-                }
-            };
-        }
-        let extended = Extended {
-            reth: take_if!(headers.reth, Reth),
-            atomic: take_if!(headers.atomic, AtomicEth),
-            masked_atomic: take_if!(headers.masked_atomic, MaskedAtomicEth),
-            aeth: take_if!(headers.aeth, Aeth),
-            atomic_ack: take_if!(headers.atomic_ack, AtomicAckEth),
-            immediate: take_if!(headers.immediate, ImmDt),
-            invalidate: take_if!(headers.invalidate, Ieth),
-        };
-        let len = rest
-            .len()
-            .checked_sub(bth.pad_count as usize)
-            .ok_or(Error::Padding(bth.pad_count))?;
-        let payload = rest.get(..len).unwrap_or_default();
-        if !headers.payload && !rest.is_empty() {
-            return Err(Error::Payload {
-                opcode: bth.opcode,
-                len: rest.len(),
-            });
-        }
+        let Transport {
+            bth,
+            extended,
+            payload,
+        } = Transport::parse(packet, ip.len() + Udp::LEN, icrc)?;
         Ok(Self {
             ethernet,
             vlan,
@@ -322,33 +249,23 @@ impl<'a> Frame<'a> {
         false
     }
 
-    fn padding(&self) -> usize {
-        self.payload.len().wrapping_neg() % 4
+    fn transport(&self) -> Transport<'a> {
+        Transport {
+            bth: self.bth,
+            extended: self.extended,
+            payload: self.payload,
+        }
     }
 
     fn udp_len(&self) -> usize {
-        Udp::LEN + Bth::LEN + self.extended.len() + self.payload.len() + self.padding() + icrc::LEN
+        Udp::LEN + self.transport().len()
     }
 
     /// Writes the frame to the start of `out` and returns how many bytes that were. Types, lengths, checksum, pad count,
     /// padding and CRC are made here, whatever the headers hold.
     pub fn emit(&self, out: &mut [u8]) -> Result<usize, Error> {
-        let opcode = self.bth.opcode;
-        let headers = opcode.headers().ok_or(Error::Opcode(self.bth))?;
-        if self.extended.headers()
-            != (Headers {
-                payload: false,
-                ..headers
-            })
-        {
-            return Err(Error::Extended(opcode));
-        }
-        if !headers.payload && !self.payload.is_empty() {
-            return Err(Error::Payload {
-                opcode,
-                len: self.payload.len(),
-            });
-        }
+        let transport = self.transport();
+        transport.check()?;
         let (len, found) = (self.len(), out.len());
         let frame = out.get_mut(..len).ok_or(Error::Short {
             header: "the frame",
@@ -408,28 +325,7 @@ impl<'a> Frame<'a> {
             length: udp_length,
             checksum: 0
         });
-        put!(Bth {
-            pad_count: self.padding() as u8,
-            ..self.bth
-        });
-        macro_rules! put_some {
-            ($($field:ident),*) => {$(
-                if let Some(header) = self.extended.$field {
-                    put!(header);
-                }
-            )*};
-        }
-        put_some!(
-            reth,
-            atomic,
-            masked_atomic,
-            aeth,
-            atomic_ack,
-            immediate,
-            invalidate
-        );
-        put(&mut rest, self.payload);
-        put(&mut rest, [0; 3].get(..self.padding()).unwrap_or_default());
+        transport.put(&mut rest);
         let link = len - self.ip.len() - self.udp_len();
         let crc = icrc(frame.get(link..len - icrc::LEN).unwrap_or_default())
             .ok_or(Error::IpVersion(0))?;
@@ -447,14 +343,6 @@ impl<'a> Frame<'a> {
             );
         }
         Ok(len)
-    }
-}
-
-/// Writes `bytes` to the front of `rest`, which has room for them, and leaves what is behind.
-fn put(rest: &mut &mut [u8], bytes: &[u8]) {
-    if let Some((front, behind)) = core::mem::take(rest).split_at_mut_checked(bytes.len()) {
-        front.copy_from_slice(bytes);
-        *rest = behind;
     }
 }
 
@@ -501,23 +389,11 @@ impl fmt::Display for Frame<'_> {
             Ip::V4(ip) => write!(f, "\n{ip}")?,
             Ip::V6(ip) => write!(f, "\n{ip}")?,
         }
-        write!(f, "\nsource port {}\n{}", self.source_port, self.bth)?;
-        macro_rules! show {
-            ($($field:ident),*) => {$(
-                if let Some(header) = &self.extended.$field {
-                    write!(f, "\n{header}")?;
-                }
-            )*};
-        }
-        show!(
-            reth,
-            atomic,
-            masked_atomic,
-            aeth,
-            atomic_ack,
-            immediate,
-            invalidate
-        );
-        write!(f, "\npayload of {} bytes", self.payload.len())
+        write!(
+            f,
+            "\nsource port {}\n{}",
+            self.source_port,
+            self.transport()
+        )
     }
 }

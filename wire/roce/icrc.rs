@@ -1,13 +1,35 @@
-//! Invariant CRC (IBA 7.8, annex A17): the CRC-32 of Ethernet over what no switch or router may change.
+//! Invariant CRC (IBA 7.8, annexes A16 and A17): the CRC-32 of Ethernet over what no switch or router may change; and InfiniBand's
+//! variant CRC, over all of it.
 //!
 //! It covers IP header, UDP header, BTH and all behind it but itself. Fields that change on the way count as ones, and eight
 //! bytes of ones stand for the local route header that a RoCE packet does not have. It lies in the packet with its low byte
 //! first.
 
-use crate::roce::{Bth, Ipv4, Ipv6, Udp};
+use crate::roce::{Bth, Ipv4, Ipv6, Lrh, Udp};
 
 /// Bytes of the CRC.
 pub(super) const LEN: usize = 4;
+
+/// Bytes of the variant CRC.
+pub(super) const VCRC_LEN: usize = 2;
+/// The variant CRC's polynomial, 0x100b, bits reversed (IBA 7.8.2).
+const VCRC_POLYNOMIAL: u16 = 0xd008;
+/// What a byte does to the variant CRC's register.
+static VCRC_TABLE: [u16; 256] = {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let mut register = byte as u16;
+        let mut bit = 0;
+        while bit < 8 {
+            register = (register >> 1) ^ (VCRC_POLYNOMIAL & (register & 1).wrapping_neg());
+            bit += 1;
+        }
+        table[byte] = register;
+        byte += 1;
+    }
+    table
+};
 
 /// CRC-32's polynomial, bits reversed.
 const POLYNOMIAL: u32 = 0xedb8_8320;
@@ -112,6 +134,37 @@ pub fn icrc(packet: &[u8]) -> Option<u32> {
     Some(!update_all(update_all(AFTER_ROUTE_HEADER, masked), rest))
 }
 
+/// The invariant CRC of a packet with a GRH (InfiniBand's, or RoCE v1's) from the GRH to the byte before the CRC. Ones stand for the
+/// local route header, of which a router makes another. `None` if there are fewer bytes than GRH and BTH.
+pub(super) fn icrc_global(packet: &[u8]) -> Option<u32> {
+    let (headers, rest) = packet.split_at_checked(Ipv6::LEN + Bth::LEN)?;
+    let mut masked = <[u8; Ipv6::LEN + Bth::LEN]>::try_from(headers).ok()?;
+    // Traffic class and flow label, hop limit.
+    masked[0] |= 0x0f;
+    for index in [1, 2, 3, 7, Ipv6::LEN + 4] {
+        masked[index] = 0xff;
+    }
+    Some(!update_all(update_all(AFTER_ROUTE_HEADER, &masked), rest))
+}
+
+/// The invariant CRC of an InfiniBand packet without GRH from the LRH, of which the virtual lane counts as ones, to the byte before
+/// the CRC. `None` if there are fewer bytes than LRH and BTH.
+pub(super) fn icrc_local(packet: &[u8]) -> Option<u32> {
+    let (headers, rest) = packet.split_at_checked(Lrh::LEN + Bth::LEN)?;
+    let mut masked = <[u8; Lrh::LEN + Bth::LEN]>::try_from(headers).ok()?;
+    masked[0] |= 0xf0;
+    masked[Lrh::LEN + 4] = 0xff;
+    Some(!update_all(update_all(!0, &masked), rest))
+}
+
+/// The variant CRC of an InfiniBand packet from the LRH to the invariant CRC.
+pub(super) fn vcrc(packet: &[u8]) -> u16 {
+    let register = packet.iter().fold(!0u16, |register, byte| {
+        (register >> 8) ^ VCRC_TABLE[(register as u8 ^ byte) as usize]
+    });
+    !register
+}
+
 #[cfg(not(feature = "fast-crc"))]
 use update_by_table as update_all;
 
@@ -174,6 +227,82 @@ mod tests {
             icrc(&packet).map(u32::to_le_bytes),
             Some([0x78, 0xf3, 0x53, 0xf3])
         );
+    }
+
+    /// The packet that InfiniBand tools check themselves with (Mellanox's MPGA library has it, with this invariant CRC).
+    #[rustfmt::skip]
+    const SAMPLE: [u8; 52] = [
+        0x70, 0x12, 0x37, 0x5c, 0x00, 0x0e, 0x17, 0xd2,
+        0x0a, 0x20, 0x24, 0x87, 0x00, 0x87, 0xb1, 0xb3, 0x00, 0x0d, 0xec, 0x2a,
+        0x01, 0x71, 0x0a, 0x1c, 0x01, 0x5d, 0x40, 0x02, 0x38, 0xf2, 0x7a, 0x05, 0x00, 0x00, 0x00, 0x0e,
+        0xbb, 0x88, 0x4d, 0x85, 0xfd, 0x5c, 0xfb, 0xa4, 0x72, 0x8b, 0xc0, 0x69, 0x0e, 0xd4, 0x00, 0x00,
+    ];
+
+    #[test]
+    fn the_sample_packet_has_its_invariant_crc() {
+        assert_eq!(
+            icrc_local(&SAMPLE).map(u32::to_le_bytes),
+            Some([0x96, 0x25, 0xb7, 0x5a])
+        );
+        assert_eq!(
+            (icrc_local(&SAMPLE[..19]), icrc_global(&SAMPLE[..51])),
+            (None, None)
+        );
+    }
+
+    #[test]
+    fn what_changes_on_the_way_of_infiniband_does_not_count_and_all_else_does() {
+        let mut global = [0; 80];
+        global[0] = 0x60;
+        let mut local = SAMPLE;
+        local[0] ^= 0xf0;
+        assert_eq!(icrc_local(&local), icrc_local(&SAMPLE), "virtual lane");
+        for (varies, index) in (0..52).map(|index| (index == 12, index)) {
+            let mut packet = SAMPLE;
+            packet[index] ^= 1;
+            assert_eq!(
+                icrc_local(&packet) == icrc_local(&SAMPLE),
+                varies,
+                "byte {index}"
+            );
+        }
+        let mut class = global;
+        class[0] = 0x6f;
+        assert_eq!(icrc_global(&class), icrc_global(&global));
+        for index in 1..80 {
+            let mut packet = global;
+            packet[index] ^= 1;
+            let varies = [1, 2, 3, 7, 44].contains(&index);
+            assert_eq!(
+                icrc_global(&packet) == icrc_global(&global),
+                varies,
+                "byte {index}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_variant_crc_is_its_polynomials() {
+        // One bit through sixteen zeroes is the polynomial; entries as published (the same library's table).
+        assert_eq!(
+            (VCRC_TABLE[1], VCRC_TABLE[0x80], VCRC_TABLE[0xff]),
+            (0x1ba1, 0xd008, 0x0960)
+        );
+        // Any packet followed by its CRC leaves the same rest.
+        let rest = |packet: &[u8]| {
+            let mut whole = [0; 60];
+            whole[..packet.len()].copy_from_slice(packet);
+            whole[packet.len()..packet.len() + 2].copy_from_slice(&vcrc(packet).to_le_bytes());
+            vcrc(&whole[..packet.len() + 2])
+        };
+        for len in 1..52 {
+            assert_eq!(rest(&SAMPLE[..len]), rest(b"another"));
+        }
+        for bit in 0..SAMPLE.len() * 8 {
+            let mut packet = SAMPLE;
+            packet[bit / 8] ^= 1 << (bit % 8);
+            assert_ne!(vcrc(&packet), vcrc(&SAMPLE), "bit {bit}");
+        }
     }
 
     #[test]

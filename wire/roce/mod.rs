@@ -1,4 +1,4 @@
-//! RoCE v2 packets of the reliable connection service, as whole Ethernet frames.
+//! Packets of the reliable connection service: RoCE v2 and v1, as whole Ethernet frames, and InfiniBand's own.
 //!
 //! Knows: the bytes of each header, one file a header ([`frame`] joins them), the invariant CRC, and the arithmetic that the
 //! packets themselves define: packet sequence numbers, segmentation, timer and credit codes.
@@ -17,23 +17,29 @@ pub mod frame;
 mod icrc;
 mod immediate;
 mod ip;
+mod lrh;
+pub mod native;
 mod opcode;
 mod psn;
 mod reth;
 mod segment;
 pub mod timer;
+mod transport;
 mod udp;
 
 pub use aeth::{Aeth, NakCode, Syndrome, UNLIMITED_CREDITS, credits};
 pub use atomic::{AtomicAckEth, AtomicEth, MaskedAtomicEth};
 pub use bth::Bth;
 pub use ethernet::{EtherType, Ethernet, Vlan};
-pub use frame::{Error, Extended, Frame};
+pub use frame::{Error, Frame};
 pub use icrc::icrc;
 pub use immediate::{Ieth, ImmDt};
 pub use ip::{Ip, Ipv4, Ipv6, UDP_PROTOCOL};
+pub use lrh::{Lrh, NEXT_BTH, NEXT_GRH};
+pub use native::{IBA_TRANSPORT, Native, Route};
 pub use opcode::{Headers, Message, Opcode, Position};
 pub use psn::Psn;
 pub use reth::Reth;
 pub use segment::{Segment, Segments, packets};
+pub use transport::Extended;
 pub use udp::{ROCE_PORT, Udp};

@@ -2,7 +2,8 @@
 
 use proptest::prelude::*;
 use warpverbs_wire::abi::{
-    BwParams, FaultCause, LatParams, LatSide, Line, Outcome, QpHandle, State, ThreadResult,
+    BwParams, Descriptor, FaultCause, LatParams, LatSide, Line, LongWqe, Outcome, ProxyRecord,
+    QpHandle, RqHandle, State, ThreadResult,
 };
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
@@ -27,6 +28,12 @@ fn handle() {
         cq_depth: 9,
         log_max_message: 10,
         stop: 11,
+        cqn: 17,
+        user_index: 18,
+        cq_dbr: 19,
+        proxy: 20,
+        rq: 21,
+        rest: [0; 4],
         reserved: Line::new(12),
         turn: Line::new(13),
         completed: Line {
@@ -36,8 +43,17 @@ fn handle() {
         state: Line::new(16),
     };
     let bytes = handle.to_bytes();
-    assert_eq!(bytes.len(), 320);
-    for (at, value) in [(0, 1), (4, 2), (32, 6), (36, 7), (48, 9), (52, 10)] {
+    assert_eq!(bytes.len(), 384);
+    for (at, value) in [
+        (0, 1),
+        (4, 2),
+        (32, 6),
+        (36, 7),
+        (48, 9),
+        (52, 10),
+        (64, 17),
+        (68, 18),
+    ] {
         assert_eq!(u32_at(&bytes, at), value, "at {at}");
     }
     for (at, value) in [
@@ -45,6 +61,55 @@ fn handle() {
         (16, 4),
         (24, 5),
         (40, 8),
+        (56, 11),
+        (72, 19),
+        (80, 20),
+        (88, 21),
+        (128, 12),
+        (192, 13),
+        (256, 14),
+        (264, 15),
+        (320, 16),
+    ] {
+        assert_eq!(u64_at(&bytes, at), value, "at {at}");
+    }
+    assert_eq!(bytes.iter().filter(|byte| **byte != 0).count(), 21);
+    assert_eq!(QpHandle::from_bytes(&bytes), Ok(handle));
+    assert!(QpHandle::from_bytes(&bytes[1..]).is_err());
+}
+
+#[test]
+fn receive_handle() {
+    let handle = RqHandle {
+        version: 1,
+        flags: 2,
+        rq: 3,
+        dbr: 4,
+        rq_depth: 5,
+        log_stride: 6,
+        cq: 7,
+        cq_depth: 8,
+        qpn: 9,
+        stop: 10,
+        cq_dbr: 11,
+        reserved: Line::new(12),
+        turn: Line::new(13),
+        consumer: Line {
+            second: 15,
+            ..Line::new(14)
+        },
+        state: Line::new(16),
+    };
+    let bytes = handle.to_bytes();
+    assert_eq!(bytes.len(), 320);
+    for (at, value) in [(0, 1), (4, 2), (24, 5), (28, 6), (40, 8), (44, 9)] {
+        assert_eq!(u32_at(&bytes, at), value, "at {at}");
+    }
+    for (at, value) in [
+        (8, 3),
+        (16, 4),
+        (32, 7),
+        (48, 10),
         (56, 11),
         (64, 12),
         (128, 13),
@@ -54,9 +119,48 @@ fn handle() {
     ] {
         assert_eq!(u64_at(&bytes, at), value, "at {at}");
     }
-    assert_eq!(bytes.iter().filter(|byte| **byte != 0).count(), 16);
-    assert_eq!(QpHandle::from_bytes(&bytes), Ok(handle));
-    assert!(QpHandle::from_bytes(&bytes[1..]).is_err());
+    assert_eq!(RqHandle::from_bytes(&bytes), Ok(handle));
+}
+
+#[test]
+fn proxy_record_and_descriptor() {
+    let record = ProxyRecord {
+        producer: 0x0102_0304_0506_0708,
+        qpn: 9,
+        unused: 0,
+        rung: 10,
+        rest: [0; 5],
+    };
+    let bytes = record.to_bytes();
+    assert_eq!(bytes.len(), 64);
+    assert_eq!(u64_at(&bytes, 0), 0x0102_0304_0506_0708);
+    assert_eq!((u32_at(&bytes, 8), u64_at(&bytes, 16)), (9, 10));
+    assert_eq!(ProxyRecord::from_bytes(&bytes), Ok(record));
+    let descriptor = Descriptor {
+        local: 1,
+        remote: 2,
+        len: 3,
+        lkey: 4,
+        rkey: 5,
+    };
+    let bytes = descriptor.to_bytes();
+    assert_eq!(bytes.len(), 32);
+    for (at, value) in [(0, 1), (8, 2), (16, 3)] {
+        assert_eq!(u64_at(&bytes, at), value, "at {at}");
+    }
+    assert_eq!((u32_at(&bytes, 24), u32_at(&bytes, 28)), (4, 5));
+}
+
+#[test]
+fn a_long_wqe_is_known_by_the_index_that_its_completion_gives() {
+    for index in [0, 1, 0xffff, 1 << 40] {
+        for more in 1..=15 {
+            let long = LongWqe::new(index, more);
+            assert_eq!(long.more(index + 1), u64::from(more));
+            assert_eq!((long.more(index), long.more(index + 2)), (0, 0));
+        }
+    }
+    assert_eq!(LongWqe::default().more(0), 0);
 }
 
 #[test]
@@ -185,15 +289,16 @@ fn a_fault_keeps_what_the_cqe_said() {
         assert_eq!(cause.code(), code);
         assert_eq!(State::fault(cause, 0, 0, 0, 0).cause(), cause);
     }
-    for code in [0, 1, 2, 3, 4, 5, 6, 7, u32::MAX] {
+    for code in [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, u32::MAX] {
         assert_eq!(Outcome::from_code(code).code(), code);
     }
 }
 
 proptest! {
     #[test]
-    fn bytes_survive(words in prop::collection::vec(any::<u8>(), 320)) {
+    fn bytes_survive(words in prop::collection::vec(any::<u8>(), 384)) {
         prop_assert_eq!(&QpHandle::from_bytes(&words).unwrap().to_bytes()[..], &words[..]);
+        prop_assert_eq!(&RqHandle::from_bytes(&words).unwrap().to_bytes()[..], &words[..320]);
         prop_assert_eq!(&ThreadResult::from_bytes(&words).unwrap().to_bytes()[..], &words[..64]);
         prop_assert_eq!(&BwParams::from_bytes(&words).unwrap().to_bytes()[..], &words[..80]);
         prop_assert_eq!(&LatParams::from_bytes(&words).unwrap().to_bytes()[..], &words[..136]);

@@ -3,8 +3,9 @@
 use proptest::prelude::*;
 use warpverbs_wire::roce::address::{gid_of_ipv4, link_local_gid};
 use warpverbs_wire::roce::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, Error, EtherType, Ethernet, Extended, Frame, Ieth, ImmDt,
-    Ip, Ipv4, MaskedAtomicEth, NakCode, Opcode, Reth, Syndrome, Vlan, icrc,
+    Aeth, AtomicAckEth, AtomicEth, Bth, Error, EtherType, Ethernet, Extended, Frame, IBA_TRANSPORT,
+    Ieth, ImmDt, Ip, Ipv4, Ipv6, Lrh, MaskedAtomicEth, NakCode, Native, Opcode, Reth, Route,
+    Syndrome, Vlan, icrc,
 };
 
 const V4: ([u8; 16], [u8; 16]) = (gid_of_ipv4([10, 0, 0, 1]), gid_of_ipv4([10, 0, 0, 2]));
@@ -362,5 +363,42 @@ proptest! {
             prop_assert!(frame.len() <= bytes.len());
             prop_assert!(!frame.to_string().is_empty());
         }
+    }
+
+    #[test]
+    fn native_packets_of_any_payload_survive_and_any_bytes_are_one_or_an_error(
+        payload in prop::collection::vec(any::<u8>(), 0..300), route in 0..3, psn in 0u32..1 << 24,
+        change in any::<(prop::sample::Index, u8)>(),
+    ) {
+        let grh = Ipv6 { version: 6, next_header: IBA_TRANSPORT, hop_limit: 3, source: V6.0, destination: V6.1, ..Ipv6::default() };
+        let lrh = Lrh { destination: 2, source: 1, service_level: 5, ..Lrh::default() };
+        let v1 = frame(Opcode::WriteLastImmediate, V6, &payload);
+        let sent = Native {
+            route: match route {
+                0 => Route::RoceV1 { ethernet: v1.ethernet, grh },
+                1 => Route::InfiniBand { lrh, grh: None },
+                _ => Route::InfiniBand { lrh, grh: Some(grh) },
+            },
+            bth: Bth { psn, ..v1.bth },
+            extended: v1.extended,
+            payload: &payload,
+        };
+        let mut bytes = vec![0; sent.len() + 3];
+        prop_assert_eq!(sent.emit(&mut bytes), Ok(sent.len()));
+        bytes.truncate(sent.len());
+        let read = match route {
+            0 => Native::parse_roce_v1(&bytes),
+            _ => Native::parse_infiniband(&bytes),
+        }.unwrap();
+        prop_assert_eq!((read.payload, read.bth.psn, read.extended), (payload.as_slice(), psn, sent.extended));
+        prop_assert!(!read.to_string().is_empty());
+        prop_assert!(sent.emit(&mut vec![0; sent.len() - 1]).is_err());
+        // A byte changed is an error where a CRC covers it: on InfiniBand everywhere.
+        let (at, value) = (change.0.index(bytes.len()), change.1);
+        if route > 0 && bytes[at] != value {
+            bytes[at] = value;
+            prop_assert!(Native::parse_infiniband(&bytes).is_err());
+        }
+        prop_assert!(Native::parse_roce_v1(&payload).is_err() && Native::parse_infiniband(&payload).is_err());
     }
 }

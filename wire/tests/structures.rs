@@ -38,12 +38,12 @@ proptest! {
     #[test]
     fn reading_undoes_writing(bytes in prop::collection::vec(any::<u8>(), 600)) {
         bits_survive!(bytes, Control, RemoteAddress, DataPointer, InlineHeader, Cqe, ErrorCqe, header::Reply);
-        bits_survive!(bytes, roce::Ethernet, roce::Vlan, roce::Ipv4, roce::Ipv6, roce::Udp, roce::Bth, roce::Reth);
+        bits_survive!(bytes, roce::Ethernet, roce::Vlan, roce::Ipv4, roce::Ipv6, roce::Udp, roce::Lrh, roce::Bth, roce::Reth);
         bits_survive!(bytes, roce::Aeth, roce::AtomicEth, roce::AtomicAckEth, roce::MaskedAtomicEth, roce::ImmDt, roce::Ieth);
         bits_survive!(bytes, wqe::AtomicOperands, wqe::MaskedCompareSwap4, wqe::MaskedCompareSwap8);
         bits_survive!(bytes, wqe::MaskedFetchAdd4, wqe::MaskedFetchAdd8, wqe::Wait, wqe::SrqNext);
         bits_survive!(bytes, eqe::Eqe, eqe::CompletionData, eqe::QpData, eqe::CqErrorData, eqe::PortData);
-        bits_survive!(bytes, pcap::FileHeader, pcap::RecordHeader);
+        bits_survive!(bytes, pcap::FileHeader, pcap::RecordHeader, pcap::ErfHeader);
         bits_survive!(bytes, alloc_q_counter::In, alloc_q_counter::Out, alloc_transport_domain::In, alloc_transport_domain::Out);
         bits_survive!(bytes, create_rmp::In, create_rmp::Out, dealloc_q_counter::In, dealloc_q_counter::Out);
         bits_survive!(bytes, dealloc_transport_domain::In, dealloc_transport_domain::Out, destroy_rmp::In, destroy_rmp::Out);
@@ -205,8 +205,8 @@ fn the_table_has_every_structure_once() {
         fields::all().iter().map(|layout| layout.name).collect();
     assert_eq!(names.len(), fields::all().len());
     // 38 commands with two mailboxes each, 16 contexts and sets of capabilities, the reply's header, 13 of WQEs and CQEs,
-    // 13 of packets, 2 of capture files, 5 of events.
-    assert_eq!(names.len(), 2 * 38 + 16 + 1 + 13 + 13 + 2 + 5);
+    // 14 of packets, 3 of capture files, 5 of events.
+    assert_eq!(names.len(), 2 * 38 + 16 + 1 + 13 + 14 + 3 + 5);
     let opcodes: std::collections::BTreeSet<_> = fields::commands()
         .iter()
         .map(|(_, opcode)| opcode)

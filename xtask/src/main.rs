@@ -1,12 +1,13 @@
-//! Developer tasks: `cargo xtask ptx [--check | --text]`, `cargo xtask ffi [--check]`.
+//! Developer tasks: `cargo xtask ptx [--c | --check | --text]`, `cargo xtask ffi [--check]`.
 
 mod ffi;
 mod ptx;
 
 use std::{env, process::ExitCode};
 
-const USAGE: &str = "usage: cargo xtask ptx [--check | --text], cargo xtask ffi [--check | --declarations FILE | --verbs FOLDER]
+const USAGE: &str = "usage: cargo xtask ptx [--c | --check | --text], cargo xtask ffi [--check | --declarations FILE | --verbs FOLDER]
   ptx          builds ptx/ from device/kernels
+  ptx --c      builds target/ptx/wv_dev.ptx, device functions that CUDA C++ links, from device/c
   ptx --check  compares ptx/ with what device/kernels gives; exits 3 if the compiler is not the recorded one
   ptx --text   looks for what the committed PTX must not have
   ffi          builds host/ffi/bindings.rs from rdma-core's headers
@@ -19,6 +20,7 @@ fn main() -> ExitCode {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments.as_slice() {
         ["ptx"] => ptx::build(),
+        ["ptx", "--c"] => ptx::build_c(),
         ["ptx", "--check"] => ptx::check(),
         ["ptx", "--text"] => ptx::check_text(),
         ["ffi"] => ffi::build(),

@@ -71,6 +71,19 @@ pub(crate) fn check_text() -> ExitCode {
     })
 }
 
+/// Builds `device/c` into `target/ptx/wv_dev.ptx`.
+pub(crate) fn build_c() -> ExitCode {
+    finish(|| {
+        let path = root().join("target/ptx/wv_dev.ptx");
+        let built = PtxBuilder::new(root().join("device/c"))
+            .target_dir(root().join("target/ptx"))
+            .copy_to(&path)
+            .build()?;
+        println!("{}: {} lines", path.display(), built.text.lines().count());
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
 fn compile(arch: &str) -> Result<Built, Error> {
     PtxBuilder::new(root().join("device/kernels"))
         .arch(arch)

@@ -2,9 +2,15 @@
 #![cfg(not(loom))]
 
 mod completions;
+mod doorbells;
+mod forms;
+mod groups;
+mod operations;
 mod posts;
 mod queue;
 mod reads;
+mod receives;
+mod requests;
 mod threads;
 
 use warpverbs_device::{Local, Remote};

@@ -2,7 +2,9 @@
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use warpverbs_device::abi::{FLAG_CQ_COLLAPSED, Line, QpHandle, VERSION};
+use warpverbs_device::abi::{
+    FLAG_CQ_COLLAPSED, FLAG_CQ_OVERRUN_CHECKED, Line, ProxyRecord, QpHandle, VERSION,
+};
 
 /// A WQEBB or a CQE: 64 bytes, aligned.
 #[repr(C, align(64))]
@@ -21,6 +23,7 @@ impl Block {
 /// What is in the queue's memory before any post.
 pub(crate) const DIRT: u8 = 0xd1;
 pub(crate) const QPN: u32 = 0xab_cdef;
+pub(crate) const CQN: u32 = 0x12_3456;
 
 pub(crate) struct Queue {
     /// Not moved once made, and accessed through its words only.
@@ -28,7 +31,10 @@ pub(crate) struct Queue {
     sq: Vec<Block>,
     cq: Vec<Block>,
     dbr: AtomicU64,
-    doorbell: AtomicU64,
+    /// The doorbell register, and the buffer that begins with it.
+    register: Vec<Block>,
+    proxy: Vec<Block>,
+    cq_dbr: AtomicU64,
     stop: AtomicU64,
 }
 
@@ -50,6 +56,12 @@ impl Queue {
                 cq_depth,
                 log_max_message: 30,
                 stop: 0,
+                cqn: CQN,
+                user_index: 0,
+                cq_dbr: 0,
+                proxy: 0,
+                rq: 0,
+                rest: [0; 4],
                 reserved: Line::new(first),
                 turn: Line::new(first),
                 completed: Line::new(first),
@@ -58,15 +70,30 @@ impl Queue {
             sq: blocks(depth, DIRT),
             cq: blocks(cq_depth, 0xff),
             dbr: AtomicU64::new(0),
-            doorbell: AtomicU64::new(0),
+            register: blocks(1, 0),
+            proxy: blocks(1, 0),
+            cq_dbr: AtomicU64::new(0),
             stop: AtomicU64::new(0),
         });
         queue.handle.sq = queue.sq.as_ptr().expose_provenance() as u64;
         queue.handle.cq = queue.cq.as_ptr().expose_provenance() as u64;
         queue.handle.dbr = (&raw const queue.dbr).expose_provenance() as u64;
-        queue.handle.doorbell = (&raw const queue.doorbell).expose_provenance() as u64;
+        queue.handle.doorbell = queue.register.as_ptr().expose_provenance() as u64;
         queue.handle.stop = (&raw const queue.stop).expose_provenance() as u64;
         queue
+    }
+
+    /// Gives it a proxy record.
+    pub(crate) fn with_proxy(mut self: Box<Self>) -> Box<Self> {
+        self.handle.proxy = self.proxy.as_ptr().expose_provenance() as u64;
+        self
+    }
+
+    /// Makes its CQ one that does not ignore overrun.
+    pub(crate) fn with_overrun_check(mut self: Box<Self>) -> Box<Self> {
+        self.handle.flags |= FLAG_CQ_OVERRUN_CHECKED;
+        self.handle.cq_dbr = (&raw const self.cq_dbr).expose_provenance() as u64;
+        self
     }
 
     /// Changes the handle before it is used.
@@ -110,7 +137,44 @@ impl Queue {
 
     /// The last value written to the doorbell register, as it lies on the bus.
     pub(crate) fn doorbell(&self) -> [u8; 8] {
-        self.doorbell.load(Ordering::Acquire).to_le_bytes()
+        let register = self.register[0].0.as_ptr().cast::<u64>();
+        self.word(register).to_le_bytes()
+    }
+
+    /// The buffer that begins with the register.
+    pub(crate) fn pushed(&self) -> [u8; 64] {
+        self.register[0].bytes()
+    }
+
+    /// The register as it is before any doorbell.
+    pub(crate) fn clear_register(&self) {
+        for byte in &self.register[0].0 {
+            byte.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// The proxy record.
+    pub(crate) fn proxy(&self) -> ProxyRecord {
+        ProxyRecord::from_bytes(&self.proxy[0].bytes()).unwrap()
+    }
+
+    /// The consumer word of the CQ's doorbell record, as it lies in memory.
+    pub(crate) fn cq_dbr(&self) -> [u8; 4] {
+        let bytes = self.cq_dbr.load(Ordering::Acquire).to_le_bytes();
+        [bytes[0], bytes[1], bytes[2], bytes[3]]
+    }
+
+    pub(crate) fn gap(&self) -> u64 {
+        self.word(&raw const self.handle.reserved.second)
+    }
+
+    /// The bytes of the WQE that begins at an index, whole.
+    pub(crate) fn wqe(&self, index: u64) -> Vec<u8> {
+        let ds = self.wqebb(index)[7];
+        (0..u64::from(ds).div_ceil(4))
+            .flat_map(|k| self.wqebb(index + k))
+            .take(16 * usize::from(ds))
+            .collect()
     }
 
     pub(crate) fn set_stop(&self) {

@@ -323,7 +323,8 @@ impl WorldBuilder {
         self
     }
 
-    /// Ports are InfiniBand, addressed by LID. Without this they are RoCE v2.
+    /// Ports are InfiniBand, addressed by LID: NIC `n` has LID `1 + n`. Without this they are RoCE, v2 or v1 by the GID that a QP
+    /// uses ([`crate::QpConfig::gid_index`]).
     pub fn infiniband(mut self) -> Self {
         self.nic.link_layer = warpverbs_sim_nic::LinkLayer::InfiniBand;
         self

@@ -3,7 +3,7 @@
 use warpverbs_wire::prm::cqc::{CqStatus, Cqc, CqeSize};
 use warpverbs_wire::prm::{create_cq, destroy_cq, query_cq};
 
-use super::require;
+use super::{has_uar, may_name, named_umem, require};
 use crate::config::NicConfig;
 use crate::cq::{CQE_BYTES, Cq};
 use crate::model::NicModel;
@@ -27,16 +27,12 @@ pub(super) fn create(
         cqc.cq_period == 0 && cqc.cq_max_count == 0,
         Check::CqModeration,
     )?;
-    require(model.objects.uars.get(cqc.uar_page).is_some(), Check::CqUar)?;
+    require(has_uar(model, uid, cqc.uar_page), Check::CqUar)?;
     require(NicConfig::is_event_queue(cqc.c_eqn), Check::CqEqn)?;
     // With a UMEM the page size is the UMEM's and log_page_size is ignored (DOCA doca_verbs_cq.cpp says so).
     require(cqc.page_offset == 0, Check::CqPageOffset)?;
     require(request.cq_umem_valid, Check::CqNoUmem)?;
-    let umem = model
-        .objects
-        .umems
-        .get(request.cq_umem_id)
-        .ok_or(Check::CqUmem)?;
+    let umem = named_umem(model, uid, request.cq_umem_id).ok_or(Check::CqUmem)?;
     require(umem.is_writable(), Check::CqUmemAccess)?;
     require(
         umem.is_queue_offset(request.cq_umem_offset),
@@ -46,11 +42,7 @@ pub(super) fn create(
         .at(request.cq_umem_offset, CQE_BYTES << cqc.log_cq_size)
         .ok_or(Check::CqUmemBounds)?;
     require(cqc.dbr_umem_valid, Check::CqNoDbrUmem)?;
-    let dbr_umem = model
-        .objects
-        .umems
-        .get(cqc.dbr_umem_id)
-        .ok_or(Check::CqDbrUmem)?;
+    let dbr_umem = named_umem(model, uid, cqc.dbr_umem_id).ok_or(Check::CqDbrUmem)?;
     let dbr = dbr_umem
         .at(cqc.dbr_addr, DBR_BYTES)
         .ok_or(Check::CqDbrBounds)?;
@@ -77,7 +69,7 @@ pub(super) fn create(
 
 fn find(model: &NicModel, uid: u16, cqn: u32) -> Result<&Cq, Check> {
     let cq = model.objects.cqs.get(cqn).ok_or(Check::CqNotFound)?;
-    require(cq.uid == uid, Check::CqUid)?;
+    require(may_name(uid, cq.uid), Check::CqUid)?;
     Ok(cq)
 }
 

@@ -3,7 +3,7 @@
 use warpverbs_wire::prm::mkc::MkeyAccessMode;
 use warpverbs_wire::prm::{create_mkey, destroy_mkey};
 
-use super::require;
+use super::{has_pd, may_name, named_umem, require};
 use crate::keys::{MKey, Rights};
 use crate::model::NicModel;
 use crate::objects::{ObjectId, ObjectKind};
@@ -32,13 +32,9 @@ pub(super) fn create(
         Check::MkeyAddress,
     )?;
     require(mkc.lw || !(mkc.rw || mkc.a), Check::MkeyRights)?;
-    require(model.objects.pds.get(mkc.pd) == Some(&uid), Check::MkeyPd)?;
+    require(has_pd(model, uid, mkc.pd), Check::MkeyPd)?;
     require(request.mkey_umem_valid, Check::MkeyNoUmem)?;
-    let umem = model
-        .objects
-        .umems
-        .get(request.mkey_umem_id)
-        .ok_or(Check::MkeyUmem)?;
+    let umem = named_umem(model, uid, request.mkey_umem_id).ok_or(Check::MkeyUmem)?;
     require(umem.is_writable() || !mkc.lw, Check::MkeyUmemAccess)?;
     let bus_addr = umem
         .at(request.mkey_umem_offset, mkc.len)
@@ -90,7 +86,7 @@ pub(super) fn destroy(
         .mkeys
         .get(request.mkey_index)
         .ok_or(Check::MkeyNotFound)?;
-    require(key.uid == uid, Check::MkeyUid)?;
+    require(may_name(uid, key.uid), Check::MkeyUid)?;
     let key = model
         .objects
         .mkeys

@@ -40,6 +40,7 @@ use warpverbs_wire::prm::{
 use crate::model::NicModel;
 use crate::syndrome::{Check, CommandError};
 use crate::trace::Event;
+use crate::umem::Umem;
 
 /// What a handler gets: the whole input mailbox, and the uid of its header.
 struct Input<'a> {
@@ -182,6 +183,29 @@ fn not_modelled(opcode: u16) -> Check {
 }
 
 /// Passes if `holds`.
+/// True if a command of a uid may name an object of another's: its own, or as the kernel, which is uid 0, any (Linux mlx5_ib makes
+/// keys as uid 0 in PDs of a context's uid). That firmware refuses a context the kernel's objects is assumed.
+const fn may_name(uid: u16, owner: u16) -> bool {
+    uid == 0 || uid == owner
+}
+
+fn has_pd(model: &NicModel, uid: u16, pd: u32) -> bool {
+    let owner = model.objects.pds.get(pd);
+    owner.is_some_and(|owner| may_name(uid, *owner))
+}
+
+/// A page is its context's: the kernel allocates it by the context's uid (Linux mlx5_ib `mlx5_cmd_uar_alloc`).
+fn has_uar(model: &NicModel, uid: u16, page: u32) -> bool {
+    let owner = model.objects.uars.get(page);
+    owner.is_some_and(|uar| may_name(uid, uar.uid))
+}
+
+/// A UMEM is its context's: the kernel creates it by the context's uid (Linux devx.c, `UMEM_REG`).
+fn named_umem(model: &NicModel, uid: u16, id: u32) -> Option<&Umem> {
+    let umem = model.objects.umems.get(id);
+    umem.filter(|umem| may_name(uid, umem.uid))
+}
+
 fn require(holds: bool, check: Check) -> Result<(), Check> {
     if holds { Ok(()) } else { Err(check) }
 }

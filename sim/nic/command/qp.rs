@@ -3,7 +3,7 @@
 use warpverbs_wire::prm::qpc::{Qpc, RqType, SendDbrMode, ServiceType, TimestampFormat};
 use warpverbs_wire::prm::{create_qp, destroy_qp, query_qp};
 
-use super::{Input, copy, require};
+use super::{Input, copy, has_pd, has_uar, may_name, named_umem, require};
 use crate::model::NicModel;
 use crate::objects::{ObjectId, ObjectKind};
 use crate::qp::{DBR_BYTES, Qp, QpMemory, WQEBB_BYTES};
@@ -58,25 +58,21 @@ pub(super) fn create(
         !qpc.cd_master || model.config().core_direct,
         Check::QpCoreDirect,
     )?;
-    require(model.objects.pds.get(qpc.pd) == Some(&uid), Check::QpPd)?;
+    require(has_pd(model, uid, qpc.pd), Check::QpPd)?;
     require(owns_cq(model, uid, qpc.cqn_snd), Check::QpSendCq)?;
     // A queue of length zero completes nothing; firmware still wants a CQ there (rdma-core always names one): assumed.
     require(owns_cq(model, uid, qpc.cqn_rcv), Check::QpReceiveCq)?;
-    require(model.objects.uars.get(qpc.uar_page).is_some(), Check::QpUar)?;
+    require(has_uar(model, uid, qpc.uar_page), Check::QpUar)?;
     let shared = qpc.rq_type == RqType::Shared;
     let rmp = model.objects.rmps.get(qpc.srqn_rmpn_xrqn);
     require(
-        !shared || rmp.is_some_and(|rmp| rmp.uid == uid),
+        !shared || rmp.is_some_and(|rmp| may_name(uid, rmp.uid)),
         Check::QpSharedQueue,
     )?;
     // With a UMEM the page size is the UMEM's and log_page_size is ignored (DOCA doca_verbs_cq.cpp says so of CQs).
     require(qpc.page_offset == 0, Check::QpPageOffset)?;
     require(request.wq_umem_valid, Check::QpNoUmem)?;
-    let umem = model
-        .objects
-        .umems
-        .get(request.wq_umem_id)
-        .ok_or(Check::QpUmem)?;
+    let umem = named_umem(model, uid, request.wq_umem_id).ok_or(Check::QpUmem)?;
     require(
         umem.is_queue_offset(request.wq_umem_offset),
         Check::QpUmemOffset,
@@ -91,11 +87,7 @@ pub(super) fn create(
         )
         .ok_or(Check::QpUmemBounds)?;
     require(qpc.dbr_umem_valid, Check::QpNoDbrUmem)?;
-    let dbr_umem = model
-        .objects
-        .umems
-        .get(qpc.dbr_umem_id)
-        .ok_or(Check::QpDbrUmem)?;
+    let dbr_umem = named_umem(model, uid, qpc.dbr_umem_id).ok_or(Check::QpDbrUmem)?;
     let dbr = dbr_umem
         .at(qpc.dbr_addr, DBR_BYTES)
         .ok_or(Check::QpDbrBounds)?;
@@ -136,12 +128,13 @@ pub(super) fn create(
 }
 
 fn owns_cq(model: &NicModel, uid: u16, cqn: u32) -> bool {
-    model.objects.cqs.get(cqn).is_some_and(|cq| cq.uid == uid)
+    let cq = model.objects.cqs.get(cqn);
+    cq.is_some_and(|cq| may_name(uid, cq.uid))
 }
 
 pub(super) fn find(model: &NicModel, uid: u16, qpn: u32) -> Result<&Qp, Check> {
     let qp = model.objects.qps.get(qpn).ok_or(Check::QpNotFound)?;
-    require(qp.uid == uid, Check::QpUid)?;
+    require(may_name(uid, qp.uid), Check::QpUid)?;
     Ok(qp)
 }
 

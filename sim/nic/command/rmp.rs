@@ -3,7 +3,7 @@
 use warpverbs_wire::prm::rmpc::{RmpState, Rmpc, Wq, WqType};
 use warpverbs_wire::prm::{create_rmp, destroy_rmp, modify_rmp, query_rmp};
 
-use super::require;
+use super::{has_pd, may_name, named_umem, require};
 use crate::model::NicModel;
 use crate::objects::{ObjectId, ObjectKind};
 use crate::qp::DBR_BYTES;
@@ -32,11 +32,10 @@ pub(super) fn create(
             && LOG_STRIDES.contains(&wq.log_wq_stride),
         Check::RmpSize,
     )?;
-    require(model.objects.pds.get(wq.pd) == Some(&uid), Check::RmpPd)?;
+    require(has_pd(model, uid, wq.pd), Check::RmpPd)?;
     require(wq.wq_umem_valid && wq.dbr_umem_valid, Check::RmpNoUmem)?;
-    let umems = &model.objects.umems;
-    let umem = umems.get(wq.wq_umem_id).ok_or(Check::RmpUmem)?;
-    let dbr_umem = umems.get(wq.dbr_umem_id).ok_or(Check::RmpUmem)?;
+    let umem = named_umem(model, uid, wq.wq_umem_id).ok_or(Check::RmpUmem)?;
+    let dbr_umem = named_umem(model, uid, wq.dbr_umem_id).ok_or(Check::RmpUmem)?;
     require(
         umem.is_queue_offset(wq.wq_umem_offset),
         Check::RmpUmemOffset,
@@ -85,7 +84,7 @@ pub(super) fn create(
 
 fn find(model: &NicModel, uid: u16, rmpn: u32) -> Result<&Rmp, Check> {
     let rmp = model.objects.rmps.get(rmpn).ok_or(Check::RmpNotFound)?;
-    require(rmp.uid == uid, Check::RmpUid)?;
+    require(may_name(uid, rmp.uid), Check::RmpUid)?;
     Ok(rmp)
 }
 

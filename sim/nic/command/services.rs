@@ -5,7 +5,7 @@ use warpverbs_wire::prm::{
     dealloc_transport_domain, dealloc_uar, query_q_counter,
 };
 
-use super::require;
+use super::{may_name, require};
 use crate::counters::CounterSet;
 use crate::model::NicModel;
 use crate::syndrome::Check;
@@ -29,7 +29,10 @@ pub(super) fn dealloc_pd(
     request: dealloc_pd::In,
 ) -> Result<dealloc_pd::Out, Check> {
     let owner = model.objects.pds.get(request.pd);
-    require(*owner.ok_or(Check::PdNotFound)? == uid, Check::PdUid)?;
+    require(
+        may_name(uid, *owner.ok_or(Check::PdNotFound)?),
+        Check::PdUid,
+    )?;
     let removed = model.objects.pds.remove(request.pd);
     removed.map_err(|_| Check::PdBusy)?;
     Ok(dealloc_pd::Out::default())
@@ -54,20 +57,22 @@ pub(super) fn dealloc_transport_domain(
 ) -> Result<dealloc_transport_domain::Out, Check> {
     let domains = &mut model.objects.transport_domains;
     let owner = domains.get(request.transport_domain);
-    require(*owner.ok_or(Check::TdNotFound)? == uid, Check::TdUid)?;
+    require(
+        may_name(uid, *owner.ok_or(Check::TdNotFound)?),
+        Check::TdUid,
+    )?;
     // Nothing that this NIC has uses one.
     let removed = domains.remove(request.transport_domain);
     removed.map_err(|_| Check::TdNotFound)?;
     Ok(dealloc_transport_domain::Out::default())
 }
 
-/// UAR pages are the kernel's to share out, so they have no uid here (assumed).
 pub(super) fn alloc_uar(
     model: &mut NicModel,
-    _: u16,
+    uid: u16,
     _: alloc_uar::In,
 ) -> Result<alloc_uar::Out, Check> {
-    let page = model.alloc_uar(UarKind::NonCached);
+    let page = model.alloc_uar_of(uid, UarKind::NonCached);
     Ok(alloc_uar::Out {
         uar: page.map_err(|_| Check::UarExhausted)?,
         ..Default::default()
@@ -76,11 +81,14 @@ pub(super) fn alloc_uar(
 
 pub(super) fn dealloc_uar(
     model: &mut NicModel,
-    _: u16,
+    uid: u16,
     request: dealloc_uar::In,
 ) -> Result<dealloc_uar::Out, Check> {
-    let exists = model.objects.uars.get(request.uar).is_some();
-    require(exists, Check::UarNotFound)?;
+    let owner = model.objects.uars.get(request.uar);
+    require(
+        may_name(uid, owner.ok_or(Check::UarNotFound)?.uid),
+        Check::UarUid,
+    )?;
     model.free_uar(request.uar).map_err(|_| Check::UarBusy)?;
     Ok(dealloc_uar::Out::default())
 }
@@ -105,7 +113,7 @@ pub(super) fn alloc_q_counter(
 fn find_set(model: &mut NicModel, uid: u16, set: u8) -> Result<&mut CounterSet, Check> {
     let set = model.objects.counters.get_mut(set.into());
     let set = set.ok_or(Check::CounterNotFound)?;
-    require(set.uid == uid, Check::CounterUid)?;
+    require(may_name(uid, set.uid), Check::CounterUid)?;
     Ok(set)
 }
 

@@ -11,8 +11,8 @@ use warpverbs_wire::prm::{
 use warpverbs_wire::roce::Psn;
 
 use super::qp::{find, find_mut};
-use super::require;
-use crate::config::{GidKind, LOG_MAX_READS, LinkLayer, PKEYS, PORTS, SOURCE_PORTS};
+use super::{may_name, require};
+use crate::config::{LOG_MAX_READS, LinkLayer, PKEYS, PORTS, SOURCE_PORTS};
 use crate::model::NicModel;
 use crate::objects::{ObjectId, ObjectKind};
 use crate::packet::{Path, leads_here};
@@ -78,7 +78,10 @@ impl Options {
     }
 
     fn apply(&self, model: &mut NicModel, uid: u16, qpn: u32) -> Result<(), Check> {
-        let context = &mut find_mut(model, uid, qpn)?.context;
+        let pkey = self.pkey_index.map(|index| model.config().pkey(index));
+        let qp = find_mut(model, uid, qpn)?;
+        qp.path.pkey = pkey.unwrap_or(qp.path.pkey);
+        let context = &mut qp.context;
         let path = &mut context.primary_address_path;
         path.pkey_index = self.pkey_index.unwrap_or(path.pkey_index);
         path.vhca_port_num = self.port.unwrap_or(path.vhca_port_num);
@@ -115,7 +118,7 @@ fn check_counter_set(model: &NicModel, uid: u16, set: u8) -> Result<(), Check> {
     let found = model.objects.counters.get(set.into());
     require(
         // The driver's own sets (uid 0), one a port, are everyone's.
-        set == 0 || found.is_some_and(|set| set.uid == uid || set.uid == 0),
+        set == 0 || found.is_some_and(|set| set.uid == 0 || may_name(uid, set.uid)),
         Check::CounterSet,
     )
 }
@@ -213,10 +216,10 @@ fn check_path(model: &NicModel, path: &Ads) -> Result<(), Check> {
         path.udp_sport == 0 || SOURCE_PORTS.contains(&path.udp_sport),
         Check::SourcePort,
     )?;
-    let has_frames = source.is_some_and(|source| source.kind == GidKind::RoceV2);
+    // A router's LID, or a subnet manager's answer, is the caller's to know.
     require(
-        has_frames || leads_here(config, &model.gids, path),
-        Check::NoWire,
+        ethernet || path.rlid != 0 || leads_here(config, &model.gids, path),
+        Check::RemoteLid,
     )
 }
 

@@ -11,7 +11,7 @@ use warpverbs_wire::prm::{
 use warpverbs_wire::roce::address;
 
 use super::require;
-use crate::config::{DEFAULT_PKEY, GidEntry, GidKind, LinkLayer, PKEYS, PORTS};
+use crate::config::{GidEntry, GidKind, LinkLayer, PKEYS, PORTS};
 use crate::model::NicModel;
 use crate::syndrome::Check;
 
@@ -116,11 +116,7 @@ pub(super) fn hca_pkey(
     layer(model, LinkLayer::InfiniBand)?;
     require(request.pkey_index < PKEYS, Check::VportPkey)?;
     Ok(query_hca_vport_pkey::Out {
-        pkey: if request.pkey_index == 0 {
-            DEFAULT_PKEY
-        } else {
-            0
-        },
+        pkey: model.config().pkey(request.pkey_index),
         ..Default::default()
     })
 }

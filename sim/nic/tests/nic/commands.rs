@@ -169,14 +169,6 @@ fn foreign_pd(rig: &Rig) -> u32 {
     alloc_pd::Out::parse(&output).unwrap().pd
 }
 
-/// A counter set of another uid.
-fn foreign_set(rig: &Rig) -> u8 {
-    let (input, output) = with_uid(mailbox(alloc_q_counter::In {}));
-    let mut output = vec![0; output];
-    rig.nic().command(&input, &mut output).unwrap();
-    alloc_q_counter::Out::parse(&output).unwrap().counter_set_id
-}
-
 /// INIT2RTR with a path that begins as zeroes, as InfiniBand's do.
 fn ib_path(rig: &Rig, change: impl FnOnce(&mut Ads)) -> Mailbox {
     let qpn = fresh_qp(rig);
@@ -673,9 +665,8 @@ const CASES: &[Case] = &[
         rst2init(rig, |r| r.qpc.counter_set_id = 9)
     }),
     (Check::CounterSet, |rig| {
-        let set = foreign_set(rig);
         rts2rts(rig, |r| {
-            (r.opt_param_mask, r.qpc.counter_set_id) = (OptParam::COUNTER_SET_ID, set)
+            (r.opt_param_mask, r.qpc.counter_set_id) = (OptParam::COUNTER_SET_ID, 9)
         })
     }),
     (Check::StaticRate, |rig| {
@@ -683,13 +674,6 @@ const CASES: &[Case] = &[
     }),
     (Check::SourcePort, |rig| {
         init2rtr(rig, |r| r.qpc.primary_address_path.udp_sport = 0xbfff)
-    }),
-    (Check::NoWire, |rig| {
-        init2rtr(rig, |r| {
-            let path = &mut r.qpc.primary_address_path;
-            // Entry 2 is RoCE v1, and the address another NIC's.
-            (path.src_addr_index, path.rmac[5]) = (2, 0x77);
-        })
     }),
     (Check::PdNotFound, |_| {
         mailbox(dealloc_pd::In { pd: NO_OBJECT })
@@ -723,6 +707,9 @@ const CASES: &[Case] = &[
     (Check::UarNotFound, |_| {
         mailbox(dealloc_uar::In { uar: NO_OBJECT })
     }),
+    (Check::UarUid, |rig| {
+        with_uid(mailbox(dealloc_uar::In { uar: rig.uar }))
+    }),
     (Check::UarBusy, |rig| {
         fresh_qp(rig);
         mailbox(dealloc_uar::In { uar: rig.uar })
@@ -735,11 +722,11 @@ const CASES: &[Case] = &[
         mailbox(dealloc_q_counter::In { counter_set_id: 0 })
     }),
     (Check::CounterUid, |rig| {
-        let counter_set_id = foreign_set(rig);
-        mailbox(query_q_counter::In {
+        let counter_set_id = rig.command(alloc_q_counter::In {}).unwrap().counter_set_id;
+        with_uid(mailbox(query_q_counter::In {
             counter_set_id,
             ..Default::default()
-        })
+        }))
     }),
     (Check::CounterBusy, |rig| {
         let counter_set_id = rig.command(alloc_q_counter::In {}).unwrap().counter_set_id;
@@ -828,12 +815,8 @@ const INFINIBAND_CASES: &[(bool, Case)] = &[
         (Check::GrhRequired, |rig| ib_path(rig, |path| path.rlid = 1)),
     ),
     (
-        false,
-        (Check::NoWire, |rig| ib_path(rig, |path| path.rlid = 2)),
-    ),
-    (
         true,
-        (Check::NoWire, |rig| {
+        (Check::RemoteLid, |rig| {
             ib_path(rig, |path| (path.grh, path.rgid_rip) = (true, [7; 16]))
         }),
     ),

@@ -7,8 +7,8 @@ use warpverbs_sim_bus::{
     bar_base,
 };
 use warpverbs_sim_nic::{
-    Cable, CablePlan, CommandError, DmaRange, Event, FindingKind, MrKeys, NicConfig, NicModel,
-    Trace as EventTrace, UarKind, access,
+    Cable, CablePlan, CommandError, DmaRange, Event, FindingKind, LinkLayer, MrKeys, NicConfig,
+    NicModel, Trace as EventTrace, UarKind, access,
 };
 use warpverbs_wire::cqe::{Completion, Cqe, CqeOpcode, ErrorCqe, is_new};
 use warpverbs_wire::doorbell::{DBR_RECEIVE, DBR_SEND, cq_dbr_word, dbr_word, doorbell};
@@ -282,6 +282,7 @@ impl Rig {
         let near = Self::with(config.clone());
         let mut config = config;
         config.mac[5] += 1;
+        config.lid += 1;
         config.name = "sim1".to_owned();
         let far = Self::on(near.bus.clone(), near.trace.clone(), config);
         let (cable, a, b) = Cable::new(plan, seed);
@@ -504,7 +505,7 @@ impl Rig {
     }
 
     pub(crate) fn init2rtr(&self, qpn: u32, remote_qpn: u32) -> init2rtr_qp::In {
-        let gid = self.nic().query_gid(1, 3).unwrap().unwrap();
+        let path = self.path_to(self);
         init2rtr_qp::In {
             qpn,
             qpc: Qpc {
@@ -512,16 +513,32 @@ impl Rig {
                 log_msg_max: 30,
                 remote_qpn,
                 next_rcv_psn: 0xff_fffe,
-                primary_address_path: Ads {
-                    src_addr_index: 3,
-                    rgid_rip: gid.gid,
-                    rmac: gid.mac,
-                    hop_limit: 64,
-                    ..Ads::default()
-                },
+                primary_address_path: path,
                 ..Qpc::default()
             },
             ..init2rtr_qp::In::default()
+        }
+    }
+
+    /// The path to a NIC: RoCE v2 over IPv4, or by LID.
+    pub(crate) fn path_to(&self, other: &Self) -> Ads {
+        let (layer, lid) = {
+            let nic = other.nic();
+            (nic.config().link_layer, nic.config().lid)
+        };
+        if layer == LinkLayer::InfiniBand {
+            return Ads {
+                rlid: lid,
+                ..Ads::default()
+            };
+        }
+        let gid = other.nic().query_gid(1, 3).unwrap().unwrap();
+        Ads {
+            src_addr_index: 3,
+            rgid_rip: gid.gid,
+            rmac: gid.mac,
+            hop_limit: 64,
+            ..Ads::default()
         }
     }
 
@@ -565,13 +582,12 @@ impl Rig {
         remote_qpn: u32,
         change: impl Fn(&mut Qpc),
     ) {
-        let gid = other.nic().query_gid(1, 3).unwrap().unwrap();
         let mut request = self.rst2init(qpn);
         (request.qpc.rae, request.qpc.atomic_mode) = (true, AtomicMode::UpTo8);
+        change(&mut request.qpc);
         self.command(request).unwrap();
         let mut request = self.init2rtr(qpn, remote_qpn);
-        let path = &mut request.qpc.primary_address_path;
-        (path.rgid_rip, path.rmac) = (gid.gid, gid.mac);
+        request.qpc.primary_address_path = self.path_to(other);
         (request.qpc.log_rra_max, request.qpc.min_rnr_nak) = (2, 12);
         change(&mut request.qpc);
         self.command(request).unwrap();

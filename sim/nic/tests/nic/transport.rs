@@ -5,7 +5,7 @@ use warpverbs_wire::cqe::{Completion, Cqe, CqeOpcode};
 use warpverbs_wire::eqe::{Event, EventType};
 use warpverbs_wire::prm::qpc::{AtomicMode, OptParam, QpState, Qpc, RqType};
 use warpverbs_wire::prm::rmpc::RmpState;
-use warpverbs_wire::prm::{modify_rmp, query_rmp, rts2rts_qp};
+use warpverbs_wire::prm::{modify_rmp, qp_2err, query_rmp, rts2rts_qp};
 use warpverbs_wire::wqe::{
     Opcode, SIGNALLED, compare_swap, fetch_add, masked_compare_swap_4, masked_compare_swap_8,
     masked_fetch_add_4, masked_fetch_add_8, segment_bytes,
@@ -14,18 +14,24 @@ use warpverbs_wire::wqe::{
 use crate::rig::{EVERY_RIGHT, Rig, TestCq, TestMr, TestQp, TestRq, inline, pattern};
 
 /// One end of a connection between two NICs, with memory of its own.
-struct Peer {
-    rig: Rig,
-    cq: TestCq,
-    qp: TestQp,
-    rq: TestRq,
-    mr: TestMr,
+pub(crate) struct Peer {
+    pub(crate) rig: Rig,
+    pub(crate) cq: TestCq,
+    pub(crate) qp: TestQp,
+    pub(crate) rq: TestRq,
+    pub(crate) mr: TestMr,
 }
 
 const SIZE: u64 = 1 << 16;
 
 fn peers_with(plan: CablePlan, seed: u64, change: impl Fn(&mut Qpc)) -> (Peer, Peer, Cable) {
     let (near, far, cable) = Rig::joined(NicConfig::default(), plan, seed);
+    let (a, b) = connected(near, far, |_, qpc| change(qpc));
+    (a, b, cable)
+}
+
+/// A QP of each NIC, connected after a change to its context; the change gets the other NIC.
+pub(crate) fn connected(near: Rig, far: Rig, change: impl Fn(&Rig, &mut Qpc)) -> (Peer, Peer) {
     let peer = |rig: Rig| {
         let cq = rig.cq(7);
         let (qp, rq) = rig.qp_with_receives(&cq, 6);
@@ -39,9 +45,11 @@ fn peers_with(plan: CablePlan, seed: u64, change: impl Fn(&mut Qpc)) -> (Peer, P
         }
     };
     let (a, b) = (peer(near), peer(far));
-    a.rig.connect(a.qp.qpn, &b.rig, b.qp.qpn, &change);
-    b.rig.connect(b.qp.qpn, &a.rig, a.qp.qpn, &change);
-    (a, b, cable)
+    for (from, to) in [(&a, &b), (&b, &a)] {
+        from.rig
+            .connect(from.qp.qpn, &to.rig, to.qp.qpn, |qpc| change(&to.rig, qpc));
+    }
+    (a, b)
 }
 
 fn peers(plan: CablePlan, seed: u64) -> (Peer, Peer, Cable) {
@@ -49,13 +57,13 @@ fn peers(plan: CablePlan, seed: u64) -> (Peer, Peer, Cable) {
 }
 
 impl Peer {
-    fn fill(&self, salt: u8) -> Vec<u8> {
+    pub(crate) fn fill(&self, salt: u8) -> Vec<u8> {
         let bytes = pattern(SIZE as usize, salt);
         self.rig.write(self.mr.addr, &bytes);
         bytes
     }
 
-    fn read(&self, at: u64, len: usize) -> Vec<u8> {
+    pub(crate) fn read(&self, at: u64, len: usize) -> Vec<u8> {
         self.rig.read(self.mr.addr + at, len)
     }
 
@@ -70,7 +78,7 @@ impl Peer {
 
 /// One of everything that has an effect at the far end, then a check of all of it.
 #[track_caller]
-fn run_everything(mut a: Peer, mut b: Peer, what: &str) {
+pub(crate) fn run_everything(mut a: Peer, mut b: Peer, what: &str) {
     let (here, there) = (a.fill(1), b.fill(2));
     let counter = 0x8000;
     b.rig.write(b.mr.addr + counter, &100u64.to_le_bytes());
@@ -719,7 +727,7 @@ fn packets_go_by_either_kind_of_address() {
 }
 
 /// A file that a test can read.
-struct Shared(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
+pub(crate) struct Shared(pub(crate) std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
 
 impl std::io::Write for Shared {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
@@ -901,6 +909,16 @@ fn queue_pairs_share_a_receive_queue_and_its_limit_raises_one_event() {
             of(EventType::SrqLastWqe)
         ]
     );
+    // By command too, once.
+    let number = receivers[1].qpn;
+    for _ in 0..2 {
+        far.command(qp_2err::In { qpn: number }).unwrap();
+    }
+    let last = Event::Queue {
+        event: EventType::SrqLastWqe,
+        number,
+    };
+    assert_eq!(far.nic().take_events(), [last]);
 }
 
 /// Not a check: prints how many small WRITEs a second the stepping mode executes. Run it in release, with `--ignored`.
