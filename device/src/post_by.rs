@@ -170,7 +170,7 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
     ) -> Result<u64, Error> {
         let mut cqe = 0;
         if S::SHARED {
-            let waited = self.wait_for_turn(first)?;
+            let waited = self.wait_for_turn::<RING>(first)?;
             self.finish_shared::<RING, NUMBERED>(first, size, last, waited, &mut cqe);
         } else {
             self.finish_exclusive::<RING, NUMBERED>(size, last, &mut cqe);
