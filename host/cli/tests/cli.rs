@@ -235,7 +235,7 @@ fn ptx_that_does_not_load_is_named_with_its_line() {
     }
     assert_eq!(refused("perf write-bw --ptx /no/such/file").0, 1);
     // Another device ABI.
-    let other = text.replacen("wv_device_abi[4] = {1}", "wv_device_abi[4] = {9}", 1);
+    let other = text.replacen("wv_device_abi[4] = {2}", "wv_device_abi[4] = {9}", 1);
     assert_ne!(other, text);
     let file = Scratch::new("abi.ptx", &other);
     let (code, said) = refused(&format!("perf write-bw --ptx {}", file.path()));
