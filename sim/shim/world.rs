@@ -316,6 +316,7 @@ impl Nic<'_> {
                 }
             }
             Self::Lent(nic) => {
+                nic.comes_command();
                 let (model, call) = nic.lock();
                 Locked { model, _call: call }
             }

@@ -40,11 +40,11 @@ struct OverMlx5 {
 
 /// Puts the real driver in front of a NIC.
 pub(super) fn drive(nic: Simulated) -> Arc<dyn Driven> {
-    let thread = nic.thread.clone().map(|thread| (thread, nic.number));
     let loan = Loan {
         bus: nic.bus.clone(),
         model: nic.model.clone(),
-        thread,
+        number: nic.number,
+        thread: nic.thread.clone(),
     };
     // Other tests have the devices for a while.
     let until = Instant::now() + PATIENCE;
