@@ -132,6 +132,25 @@ pub enum Error {
         /// What is left, and why.
         retained: Vec<Retained>,
     },
+    /// What a GPU has told the host thread that rings for it is no producer of the QP: something else wrote there. No doorbell
+    /// was made of it.
+    #[error(
+        "QP {qpn:#x} asks for the doorbell up to index {producer:#x}, which is not within its depth of {rung:#x}, the last one"
+    )]
+    ProxyRecord {
+        /// The QP.
+        qpn: u32,
+        /// What was found.
+        producer: u64,
+        /// What was rung for.
+        rung: u64,
+    },
+    /// The thread that rang for the QP has died in a driver's call.
+    #[error("the thread that rang for QP {qpn:#x} has died")]
+    ProxyDied {
+        /// The QP.
+        qpn: u32,
+    },
     /// A kernel's thread did not complete its operations.
     #[error(
         "thread {thread} of {kernel}: {reason}; {completed} of {expected} operations completed{}",
@@ -252,6 +271,7 @@ impl Error {
             Self::Closed { .. } | Self::QpState { .. } => ErrorKind::State,
             Self::ConnectInfo(_) | Self::ModuleAbi { .. } => ErrorKind::Incompatible,
             Self::Timeout { .. } | Self::Undrained { .. } => ErrorKind::Timeout,
+            Self::ProxyRecord { .. } | Self::ProxyDied { .. } => ErrorKind::Run,
             Self::Rollback { first, .. } => first.kind(),
             // What is busy is so because of something else: of which kind that is matters more.
             Self::Incomplete(report) => report
@@ -294,6 +314,12 @@ impl Error {
                 "build the kernels for this GPU with warpverbs-build and load them with Module::load"
             }
             Self::Undrained { .. } => "look at the NIC; close again, with more time",
+            Self::ProxyRecord { .. } => {
+                "look for what writes to the QP's record; then reset the QP, and add it again"
+            }
+            Self::ProxyDied { .. } => {
+                "look at the driver; then reset the QP, and add it to another proxy"
+            }
             Self::Rollback { first, .. } => first.cure(),
             Self::Incomplete(_) => {
                 "remove what the report names as cause, and close again: it goes on where it stopped"

@@ -73,6 +73,7 @@ mod kernels;
 mod launch;
 mod module;
 mod node_kinds;
+mod proxy;
 pub mod ptx;
 mod resource;
 mod stall;
@@ -89,9 +90,10 @@ pub use kernels::{
 pub use launch::{Launch, Stream, View};
 pub use module::{Kernel, Module};
 pub use node_kinds::{Dependency, NODE_KINDS, NodeKind};
+pub use proxy::Proxy;
 pub use resource::{
-    Capabilities, Context, CqForm, GpuContext, GpuMemory, HostMemory, MemoryPath, MemoryPaths, Mr,
-    Pd, QpConfig, QpPool, QueuePair, RemoteMr,
+    Capabilities, Context, CqForm, DoorbellPath, GpuContext, GpuMemory, HostMemory, MemoryPath,
+    MemoryPaths, Mr, Pd, QpConfig, QpPool, QueuePair, RemoteMr, Served,
 };
 pub use stall::Stall;
 pub use teardown::{CloseReport, NodeId, Retained, Stage, StageEvent};

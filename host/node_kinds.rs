@@ -62,7 +62,14 @@ pub const NODE_KINDS: &[NodeKind] = &[
     kind("stream", GPU, &[]),
     kind("event", GPU, &[]),
     kind("doorbell page mapping", NIC, &[always("doorbell page")]),
-    kind("UMEM", NIC, &[always("GPU memory")]),
+    kind(
+        "UMEM",
+        NIC,
+        &[
+            only("GPU memory", "if it is of GPU memory"),
+            only("host-mapped memory", "if a host thread rings"),
+        ],
+    ),
     kind(
         "MR",
         NIC,
@@ -71,7 +78,11 @@ pub const NODE_KINDS: &[NodeKind] = &[
     kind(
         "CQ",
         NIC,
-        &[always("UMEM"), always("doorbell page mapping")],
+        &[
+            always("UMEM"),
+            only("doorbell page mapping", "if GPU threads ring"),
+            only("doorbell page", "if a host thread rings"),
+        ],
     ),
     kind(
         "QP",
@@ -80,7 +91,8 @@ pub const NODE_KINDS: &[NodeKind] = &[
             always("PD"),
             always("CQ"),
             always("UMEM"),
-            always("doorbell page mapping"),
+            only("doorbell page mapping", "if GPU threads ring"),
+            only("doorbell page", "if a host thread rings"),
             always("host-mapped memory"),
             only("MR", "while work is outstanding"),
         ],

@@ -21,6 +21,12 @@ pub enum Stall {
         /// The first of them: an SQ index.
         index: u64,
     },
+    /// Work requests were handed to the host thread that rings, and it has not: the QP is in no [`Proxy`](crate::Proxy), or was
+    /// taken from it, or its service failed.
+    NotServed {
+        /// The first of them: an SQ index.
+        index: u64,
+    },
     /// The NIC has written no completion for the oldest outstanding work request.
     NoCompletion {
         /// Its SQ index.
@@ -50,6 +56,9 @@ impl fmt::Display for Stall {
         match *self {
             Self::None => f.write_str("nothing is outstanding"),
             Self::NotRung { index } => write!(f, "WQE {index} was reserved and never rung"),
+            Self::NotServed { index } => {
+                write!(f, "WQE {index} waits for a proxy to ring the doorbell")
+            }
             Self::NoCompletion { index } => write!(f, "the NIC has not completed WQE {index}"),
             Self::OwnerBit {
                 cq_index,
@@ -88,12 +97,13 @@ pub(crate) fn diagnose(qp: &ExportedQp) -> Result<Stall> {
     queues.read_cqe(cq_index, &mut cqe)?;
     let mut word = [0; 8];
     word.copy_from_slice(&cqe[Tail::OFFSET..]);
-    Ok(judge(
-        Tail(u64::from_le_bytes(word)),
-        cq_index,
-        depth,
-        &progress,
-    ))
+    let stall = judge(Tail(u64::from_le_bytes(word)), cq_index, depth, &progress);
+    Ok(match (stall, queues.rung_by_host()?) {
+        (Stall::NoCompletion { index }, Some(rung)) if rung <= index => {
+            Stall::NotServed { index: rung }
+        }
+        _ => stall,
+    })
 }
 
 fn judge(tail: Tail, cq_index: u64, depth: u32, progress: &QpProgress) -> Stall {

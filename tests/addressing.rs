@@ -132,7 +132,10 @@ impl Nic for Recorder {
         ring_doorbell(uar: NicHandle, value: [u8; 8]) -> ();
         query_eqn(vector: u32) -> u32;
         data_direct() -> bool;
-        port_counter_set(port: u8) -> Option<u8>;
+    }
+
+    fn port_counter_set(&self, port: u8) -> Result<Option<u8>> {
+        self.inner.port_counter_set(self.inner_port(port))
     }
 
     unsafe fn reg_mr(&self, pd: NicHandle, region: MemoryRegion, access: Access) -> Result<MrInfo> {

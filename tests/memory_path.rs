@@ -1,10 +1,12 @@
 //! How a NIC reaches memory of a GPU: each way is tried in turn, the first that is not refused is remembered and told, and what
 //! is refused says what it takes.
 
+mod common;
+
 use std::sync::Arc;
 
+use common::World;
 use warpverbs::driver::fault::{Fault, Faults, Outcome};
-use warpverbs::driver::sim::World;
 use warpverbs::driver::{DriverErrorKind, Gpu};
 use warpverbs::wire::abi::{FLAG_READ_NEEDS_DUMP, QpHandle};
 use warpverbs::{

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use warpverbs::driver::fault::Faults;
 use warpverbs::driver::mlx5::Mlx5;
 use warpverbs::driver::sim::World;
 use warpverbs::driver::{
@@ -851,6 +852,9 @@ fn without_devx() {
 #[ignore = "run by another test, with these pages refused"]
 fn without_pages_that_are_not_cached() {
     let nic = Mlx5::open("mlx5_0").unwrap();
+    // Verbs have no page for their queues: nobody can tell the port's counter set, and QPs work without.
+    let error = nic.port_counter_set(1).unwrap_err();
+    assert_eq!(error.kind, DriverErrorKind::Unsupported);
     let rig = Rig::new(&nic);
     // A page for BlueFlame stands in, and rings.
     let mut cq = rig.cq();
@@ -1000,6 +1004,73 @@ fn a_umem_of_a_dmabuf_takes_every_page_size_and_lies_where_it_should() {
     rig.close();
 }
 
+#[test]
+fn gpus_map_a_doorbell_page_once_and_the_simulated_ones_memory_is_dmabufs() {
+    if !rdma_core() {
+        return;
+    }
+    let nic = Arc::new(Mlx5::open("mlx5_0").unwrap());
+    let nics = std::slice::from_ref(&nic);
+    let uar = nic.alloc_uar(UarKind::NonCached).unwrap();
+    for gpu in [
+        warpverbs::driver::mlx5::host_gpu(nics),
+        warpverbs::driver::mlx5::sim_gpu(nics, 1),
+    ] {
+        let map = || gpu.map_uar(uar.page, uar.page_len);
+        let first = map().unwrap();
+        assert_eq!(map().unwrap(), first);
+        gpu.unmap_uar(uar.page).unwrap();
+        assert_eq!(map().unwrap(), first, "it was mapped all the time");
+        gpu.unmap_uar(uar.page).unwrap();
+        gpu.unmap_uar(uar.page).unwrap();
+        let error = gpu.unmap_uar(uar.page).unwrap_err();
+        assert_eq!(error.kind, DriverErrorKind::NotFound);
+        assert!(gpu.map_uar(uar.page + 4096, 4096).is_err());
+    }
+    nic.free_uar(uar.handle).unwrap();
+
+    let gpu = warpverbs::driver::mlx5::sim_gpu(nics, 1);
+    let context = Context::open(nic.clone()).unwrap();
+    let gpu = GpuContext::open(gpu).unwrap();
+    let paths = context.probe_memory(&gpu).unwrap();
+    let way = Some(MemoryPath::Dmabuf);
+    assert_eq!((paths.data, paths.queues), (way, way));
+    // What the NIC writes there is what the GPU sees, and the other way round.
+    let pd = Pd::alloc(&context).unwrap();
+    let bytes: Vec<u8> = (0..70_000u32).map(|n| (n % 251) as u8).collect();
+    let source = gpu.alloc_copy(&bytes, "source").unwrap();
+    let target = gpu.alloc_copy(&vec![0; bytes.len()], "target").unwrap();
+    let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    // A range that begins beside a page.
+    let from = Mr::register_range(&pd, &source, 100..68_100, rights).unwrap();
+    let to = Mr::register_range(&pd, &target, 72..68_072, rights).unwrap();
+    let mut qps: Vec<QueuePair> = (0..2)
+        .map(|_| QueuePair::create(&pd, &gpu, &QpConfig::default()).unwrap())
+        .collect();
+    let infos: Vec<_> = qps.iter().map(QueuePair::local_info).collect();
+    QueuePair::connect_all(&mut qps, &[&infos[1], &infos[0]]).unwrap();
+    let exported = vec![qps.remove(0).export().unwrap()];
+    let module = Module::embedded(&gpu).unwrap();
+    let stream = Stream::create(&gpu).unwrap();
+    let bandwidth = Bandwidth {
+        size: 17_000,
+        slots: 4,
+        iters: 4,
+        ..Bandwidth::default()
+    };
+    let mut run = bandwidth
+        .launch(&module, &stream, &exported, &from, &to.remote())
+        .unwrap();
+    run.wait(Duration::from_secs(120)).unwrap().check().unwrap();
+    drop(run);
+    let mut expected = vec![0; bytes.len()];
+    expected[72..68_072].copy_from_slice(&bytes[100..68_100]);
+    assert!(target.to_vec().unwrap() == expected);
+    drop((exported, qps, from, to, source, target, module, stream, pd));
+    context.close().unwrap();
+    gpu.close().unwrap();
+}
+
 /// What sysfs says that a port has counted.
 fn hw_counter(name: &str) -> u64 {
     let root = std::env::var("SYSFS_PATH").unwrap();
@@ -1088,10 +1159,10 @@ fn memory_of_a_gpu_without_dmabufs_is_reached_by_its_address_and_a_shared_doorbe
         return;
     }
     let nic = Arc::new(Mlx5::open("mlx5_0").unwrap());
-    // It refuses to map a page twice.
-    let gpu = warpverbs::driver::mlx5::host_gpu(std::slice::from_ref(&nic));
-    let context = Context::open(nic).unwrap();
-    let gpu = GpuContext::open(gpu).unwrap();
+    let host = warpverbs::driver::mlx5::host_gpu(std::slice::from_ref(&nic));
+    let faults = Faults::new();
+    let context = Context::open(faults.nic(nic.clone())).unwrap();
+    let gpu = GpuContext::open(faults.gpu(host.clone())).unwrap();
     let pd = Pd::alloc(&context).unwrap();
     // Each has a slab of its own.
     let mut qps: Vec<QueuePair> = (0..3)
@@ -1105,6 +1176,13 @@ fn memory_of_a_gpu_without_dmabufs_is_reached_by_its_address_and_a_shared_doorbe
     assert_eq!((paths.data, paths.queues), (way, way));
     let refused: Vec<MemoryPath> = paths.refused.iter().map(|(path, _)| *path).collect();
     assert_eq!(refused, [MemoryPath::DataDirect, MemoryPath::Dmabuf]);
+    // rdma-core 44 has one page for all. It is mapped once for each, by the GPU's driver once.
+    let pages = || {
+        let trace = faults.trace();
+        let mapped = trace.iter().filter(|call| call.name == "map_uar");
+        mapped.map(|call| call.object).collect::<Vec<_>>()
+    };
+    assert_eq!(pages().len(), 3);
     // The first to have mapped the page is not the last to use it.
     drop(qps.remove(0));
     let infos: Vec<_> = qps.iter().map(QueuePair::local_info).collect();
@@ -1162,4 +1240,61 @@ fn with_little_memory_to_pin() {
     // What is given back can be pinned again.
     nic.dereg_mr(mr.handle).unwrap();
     nic.dereg_mr(register(1).unwrap().handle).unwrap();
+}
+
+/// A QP of the host crate, over the real driver: its doorbell record lies in host memory, and a proxy's thread rings.
+#[test]
+fn a_proxy_rings_over_the_real_driver() {
+    use warpverbs::{
+        Access, Context, DoorbellPath, GpuContext, Mr, Pd, Proxy, QpConfig, QueuePair,
+    };
+    use warpverbs_device::{Exclusive, Local, Proxy as ByProxy, Remote, Ring, Sq};
+    if !rdma_core() {
+        return;
+    }
+    let nic = std::sync::Arc::new(Mlx5::open("mlx5_0").unwrap());
+    let nics = [nic.clone(), nic.clone()];
+    let gpu = GpuContext::open(warpverbs::driver::mlx5::host_gpu(&nics)).unwrap();
+    let context = Context::open(nic).unwrap();
+    let pd = Pd::alloc(&context).unwrap();
+    let source = gpu.alloc_copy(&[42; 4096], "source").unwrap();
+    let target = gpu.alloc_copy(&[0; 4096], "target").unwrap();
+    let local = Mr::register(&pd, &source, Access::LOCAL_WRITE).unwrap();
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    let remote = Mr::register(&pd, &target, access).unwrap();
+    let config = QpConfig::default()
+        .depth(8)
+        .doorbell_path(DoorbellPath::Proxy);
+    let mut qp = QueuePair::create(&pd, &gpu, &config).unwrap();
+    let info = qp.local_info();
+    qp.connect(&info).unwrap();
+    let proxy = Proxy::start().unwrap();
+    proxy.add(&qp).unwrap();
+    let qp = qp.export().unwrap();
+    {
+        // SAFETY: the QP is exported for as long as the queue is used, by this thread alone; nobody touches the buffers.
+        let mut sq = unsafe { Sq::<Exclusive, ByProxy, Ring>::open(qp.handle()) }.unwrap();
+        for i in 0..64 {
+            let local = Local {
+                addr: local.addr() + 64 * i,
+                lkey: local.lkey(),
+            };
+            let remote = remote.remote();
+            let remote = Remote {
+                addr: remote.addr + 64 * i,
+                rkey: remote.rkey,
+            };
+            let ticket = sq.post_write(local, remote, 64).unwrap();
+            if i == 63 {
+                sq.wait(ticket).unwrap();
+            }
+        }
+    }
+    assert_eq!(target.to_vec().unwrap(), [42; 4096]);
+    let served = proxy.remove(qp.qp()).unwrap();
+    assert_eq!((served.rung, served.is_all_rung()), (64, true));
+    proxy.stop().unwrap();
+    qp.close().unwrap();
+    context.close().unwrap();
+    gpu.close().unwrap();
 }

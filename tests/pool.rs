@@ -5,6 +5,7 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::{Options, PATIENCE, POISON, World, pattern};
+use warpverbs::driver::UarKind;
 use warpverbs::driver::fault::{Call, Fault, Faults, Outcome};
 use warpverbs::driver::sim::InjectedFault;
 use warpverbs::{
@@ -212,6 +213,26 @@ fn a_thousand_qps_cost_five_commands_each_to_open_and_three_to_close_when_idle()
         drop(qps);
         rig.finish();
     }
+}
+
+/// For whoever compares drivers: some have one doorbell page for all that ask for one.
+#[test]
+fn doorbell_pages_are_one_or_one_each() {
+    let rig = rig();
+    let nic = rig.world.nic();
+    let [one, two] = [(); 2].map(|()| nic.alloc_uar(UarKind::NonCachedDedicated).unwrap());
+    let pages = if one.page_id == two.page_id {
+        "one"
+    } else {
+        "each"
+    };
+    println!("doorbell pages: {pages}");
+    assert_eq!(one.page == two.page, pages == "one");
+    assert_ne!(one.handle, two.handle);
+    for uar in [one, two] {
+        nic.free_uar(uar.handle).unwrap();
+    }
+    rig.finish();
 }
 
 /// The same when the NIC is closed, and after the QPs were used.

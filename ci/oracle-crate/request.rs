@@ -209,31 +209,40 @@ impl Request {
         }
     }
 
-    /// A request that the device crate may have an operation for: signalled, no other flags, what one WQEBB and the port's largest
-    /// message hold.
-    pub fn random_plain(rng: &mut Rng, kind: Kind, shape: Shape) -> Self {
+    /// A request that the device crate may have an operation for: signalled, not solicited, no more than the port's largest
+    /// message, atomics aligned, as many buffers as one of `pieces` says.
+    pub fn random_plain(rng: &mut Rng, kind: Kind, shape: Shape, pieces: &[usize]) -> Self {
         let mut request = Self::random(rng, kind, shape);
-        (request.signalled, request.solicited, request.fence) = (true, false, false);
+        (request.signalled, request.solicited) = (true, false);
+        if kind.is_atomic() {
+            request.remote.0 &= !7;
+        }
         match &mut request.data {
             Payload::Pointers(pointers) => {
-                pointers.truncate(1);
+                let count = match shape {
+                    Shape::Gather => pieces[rng.below(pieces.len() as u32) as usize],
+                    _ => 1,
+                };
+                *pointers = (0..count).map(|_| pointer(rng)).collect();
                 for pointer in pointers {
-                    pointer.len = (pointer.len & 0x3fff_ffff).max(1);
+                    // The sum of 16 is no more than 2^30 bytes.
+                    pointer.len = (pointer.len & 0x3ff_ffff).max(1);
+                    if kind.is_atomic() {
+                        (pointer.addr, pointer.len) = (pointer.addr & !7, 8);
+                    }
                 }
             }
             Payload::Inline(parts) => {
                 let mut bytes = parts.concat();
-                let most = if kind.opcode().has_remote() { 28 } else { 44 };
+                let most = match kind {
+                    Kind::Write | Kind::WriteImmediate => MOST_INLINE,
+                    _ => 28,
+                };
                 bytes.truncate(1 + rng.below(most) as usize);
                 *parts = vec![bytes];
             }
         }
         request
-    }
-
-    /// Signalled, and no other flag.
-    pub fn is_plain(&self) -> bool {
-        self.signalled && !self.solicited && !self.fence
     }
 
     fn flags(&self) -> u8 {

@@ -9,17 +9,13 @@ use warpverbs_wire::cqe::{Cqe, CqeOpcode, owner_at};
 use warpverbs_wire::doorbell::{
     CqArm, DBR_CQ_ARM, DBR_CQ_CONSUMER, DBR_SEND, Doorbell, REGISTER_CQ_ARM, cq_dbr_word, dbr_word,
 };
-use warpverbs_wire::wqe::{
-    Control, DataPointer, MASKED_4, MASKED_8, Opcode, Segment, control, control_head, data,
-    masked_compare_swap_4, masked_compare_swap_8, masked_fetch_add_4, masked_fetch_add_8, qpn_ds,
-    remote, segment_bytes, wait, with_opmod, wqebbs,
-};
+use warpverbs_wire::wqe::{Control, Opcode, SIGNALLED, wqebbs};
 
 use crate::Tally;
-use crate::device::{Bench, CQES, POISON};
+use crate::device::{Aimed, Bench, Built, CQES, Own, PIECES, POISON};
 use crate::ffi::IBV_WC_SUCCESS;
 use crate::nic::plant;
-use crate::request::{Kind, Payload, Request, Shape, chance, number};
+use crate::request::{Kind, Payload, Pointer, Request, Shape, chance, number};
 use crate::verbs::{Caps, Cq, Device, GID, Peer, Qp, header_control, header_data};
 
 /// A QP that no NIC hears, with a CQ of which we are the NIC.
@@ -172,6 +168,28 @@ impl Deaf {
     }
 }
 
+impl Deaf {
+    /// What the device has built, in each of its modes, is this WQE, and libmlx5's record, and a doorbell that says the same.
+    fn equals(&self, name: &str, wqe: &[u8], builds: Vec<Built>) {
+        let record = self.qp.record.get(DBR_SEND, 4);
+        let mut block = wqe.to_vec();
+        block.resize(64.max(wqe.len()), POISON);
+        for built in builds {
+            assert_eq!(built.wqe, wqe, "{name}\n left: the device's");
+            assert_eq!(built.record[..], record, "{name}: the record");
+            let (rung, rest) = match built.pushed {
+                true => (&block[..64], &[][..]),
+                false => (&wqe[..8], &[POISON; 56][..]),
+            };
+            assert_eq!(
+                built.register[..],
+                [rung, rest].concat(),
+                "{name}: the register"
+            );
+        }
+    }
+}
+
 /// How libmlx5 is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Call {
@@ -204,8 +222,12 @@ pub fn compare(tally: &mut Tally, rng: &mut Rng) {
                 kind.name(),
                 shape.name()
             );
-            while shape != Shape::Gather && tally.wants(&name) {
+            while tally.wants(&name) {
                 if !natively(&mut deaf, tally, rng, &name, (kind, shape), &bench) {
+                    // No other may lack its comparison unnoticed.
+                    let lacks = kind == Kind::SendInvalidate
+                        || (kind, shape) == (Kind::WriteImmediate, Shape::Gather);
+                    assert!(lacks, "{name}: the device has no such operation");
                     break;
                 }
             }
@@ -296,36 +318,27 @@ fn natively(
     (kind, shape): (Kind, Shape),
     bench: &Bench,
 ) -> bool {
-    let request = Request::random_plain(rng, kind, shape);
+    let request = Request::random_plain(rng, kind, shape, &PIECES);
     let qpn = number(rng) as u32 & 0xff_ffff;
     let index = deaf.next;
-    // Of the device's 64 bits libmlx5 and the NIC see 16.
-    let far = (rng.next_u64() >> 2 & !0xffff) | (index & 0xffff);
-    let builds = bench.build(&request, qpn, far);
+    let builds = bench.build(&request, qpn, far(rng, index));
     if builds.is_empty() {
         return false;
     }
     deaf.qp.call_itself(qpn);
     let wqes = [(request.built(index, qpn), request.undefined(false))];
-    deaf.post(
-        name,
-        &wqes,
-        |qp| qp.post_send(std::slice::from_ref(&request)),
-        true,
-    );
-    let record = deaf.qp.record.get(DBR_SEND, 4);
-    for built in builds {
-        // Equal to libmlx5's in all that is defined, as `post` has shown of this.
-        assert_eq!(
-            built.wqe, wqes[0].0,
-            "{name}: {request:x?}\n left: the device's"
-        );
-        assert_eq!(built.record[..], record, "{name}: the record");
-        assert_eq!(built.doorbell[..], wqes[0].0[..8], "{name}: the doorbell");
-    }
+    let by = |qp: &Qp| qp.post_send(std::slice::from_ref(&request));
+    deaf.post(name, &wqes, by, true);
+    // Equal to libmlx5's in all that is defined, as `post` has shown of this.
+    deaf.equals(name, &wqes[0].0, builds);
     deaf.retire(index, request.id);
     tally.add(name);
     true
+}
+
+/// An index whose low 16 bits, which are all that libmlx5 and the NIC see, are those of another.
+fn far(rng: &mut Rng, index: u64) -> u64 {
+    (rng.next_u64() >> 2 & !0xffff) | (index & 0xffff)
 }
 
 /// `ibv_req_notify_cq`
@@ -358,48 +371,46 @@ fn arms(deaf: &Deaf, tally: &mut Tally, rng: &mut Rng) {
 /// put them.
 fn raw(device: &Device, tally: &mut Tally, rng: &mut Rng) {
     let mut deaf = Deaf::new(device, false, true, Caps::default());
-    type Build = fn(&mut Rng) -> (Opcode, u8, Vec<Segment>);
-    fn aimed(rng: &mut Rng, operands: &[Segment], len: u32) -> Vec<Segment> {
-        let mut segments = vec![remote(number(rng), number(rng) as u32)];
-        segments.extend(operands);
-        segments.push(data(len, number(rng) as u32, number(rng)));
-        segments
+    let bench = Bench::new();
+    type Make = fn(&mut Rng) -> Own;
+    fn aimed(rng: &mut Rng, bytes: u32) -> Aimed {
+        let mask = !u64::from(bytes - 1);
+        Aimed {
+            remote: (number(rng) & mask, number(rng) as u32),
+            local: Pointer {
+                addr: number(rng) & mask,
+                len: bytes,
+                key: number(rng) as u32,
+            },
+        }
     }
-    let builds: [(&str, Build); 7] = [
-        ("NOP", |_| (Opcode::Nop, 0, Vec::new())),
+    let makes: [(&str, Make); 7] = [
+        ("NOP", |_| Own::Nop),
         ("DUMP", |rng| {
-            let local = data(1 + rng.below(1 << 30), number(rng) as u32, number(rng));
-            (Opcode::Dump, 0, vec![local])
+            Own::Dump(Pointer {
+                addr: number(rng),
+                len: 1 + rng.below(1 << 30),
+                key: number(rng) as u32,
+            })
         }),
-        ("WAIT", |rng| {
-            (
-                Opcode::Wait,
-                0,
-                vec![wait(number(rng) as u32, number(rng) as u32 & 0xff_ffff)],
-            )
+        ("WAIT", |rng| Own::Wait {
+            index: number(rng) as u32,
+            cqn: number(rng) as u32 & 0xff_ffff,
         }),
         ("masked CAS of 4 bytes", |rng| {
-            let [a, b, c, d] = [0; 4].map(|_| number(rng) as u32);
-            let segments = aimed(rng, &[masked_compare_swap_4(a, b, c, d)], 4);
-            (Opcode::AtomicMaskedCompareSwap, MASKED_4, segments)
+            Own::CompareSwap4(aimed(rng, 4), [0; 4].map(|_| number(rng) as u32))
         }),
         ("masked CAS of 8 bytes", |rng| {
-            let [a, b, c, d] = [0; 4].map(|_| number(rng));
-            let segments = aimed(rng, &masked_compare_swap_8(a, b, c, d), 8);
-            (Opcode::AtomicMaskedCompareSwap, MASKED_8, segments)
+            Own::CompareSwap8(aimed(rng, 8), [0; 4].map(|_| number(rng)))
         }),
         ("masked FAA of 4 bytes", |rng| {
-            let segment = masked_fetch_add_4(number(rng) as u32, number(rng) as u32);
-            let segments = aimed(rng, &[segment], 4);
-            (Opcode::AtomicMaskedFetchAdd, MASKED_4, segments)
+            Own::FetchAdd4(aimed(rng, 4), [0; 2].map(|_| number(rng) as u32))
         }),
         ("masked FAA of 8 bytes", |rng| {
-            let segment = masked_fetch_add_8(number(rng), number(rng));
-            let segments = aimed(rng, &[segment], 8);
-            (Opcode::AtomicMaskedFetchAdd, MASKED_8, segments)
+            Own::FetchAdd8(aimed(rng, 8), [0; 2].map(|_| number(rng)))
         }),
     ];
-    for (what, build) in builds {
+    for (what, make) in makes {
         let name = format!("{what}, by mlx5dv_wr_raw_wqe");
         while tally.wants(&name) {
             let count = 1 + u64::from(rng.below(4));
@@ -408,21 +419,14 @@ fn raw(device: &Device, tally: &mut Tally, rng: &mut Rng) {
             let mut given = Vec::new();
             let mut wqes = Vec::new();
             for _ in 0..count {
-                let (opcode, opmod, segments) = build(rng);
-                let ds = 1 + segments.len() as u32;
+                let own = make(rng);
                 let qpn = number(rng) as u32 & 0xff_ffff;
-                let flags = rng.next_u64() as u8;
-                let immediate = number(rng) as u32;
-                let wqe = |index| -> Vec<u8> {
-                    let head = with_opmod(control_head(index, opcode, qpn_ds(qpn, ds)), opmod);
-                    let first = control(head, flags, immediate);
-                    let all = std::iter::once(first).chain(segments.iter().copied());
-                    all.flat_map(segment_bytes).collect()
-                };
+                let (flags, immediate) = (rng.next_u64() as u8, number(rng) as u32);
                 // With another index: libmlx5 puts its own.
-                given.push(wqe(rng.next_u64()));
-                wqes.push((wqe(index), Vec::new()));
-                index += u64::from(wqebbs(ds));
+                given.push(own.built(rng.next_u64(), qpn, flags, immediate));
+                let wqe = own.built(index, qpn, flags, immediate);
+                index += u64::from(wqebbs(wqe.len() as u32 / 16));
+                wqes.push((wqe, Vec::new()));
             }
             deaf.post(&name, &wqes, |qp| qp.post_raw(id, &given), true);
             for _ in 0..count {
@@ -433,6 +437,20 @@ fn raw(device: &Device, tally: &mut Tally, rng: &mut Rng) {
                 .map_or(0, |(bytes, _)| wqebbs(bytes.len() as u32 / 16));
             deaf.retire(index - u64::from(last), id + count - 1);
         }
+        let name = format!("{what}, by the device's native build");
+        while tally.wants(&name) {
+            let own = make(rng);
+            let qpn = number(rng) as u32 & 0xff_ffff;
+            let index = deaf.next;
+            let builds = bench.build_own(&own, qpn, far(rng, index));
+            assert!(!builds.is_empty());
+            let wqes = [(own.built(index, qpn, SIGNALLED, 0), Vec::new())];
+            // The device's own bytes, which libmlx5 takes as they are.
+            let given = [builds[0].wqe.clone()];
+            deaf.post(&name, &wqes, |qp| qp.post_raw(7, &given), true);
+            deaf.equals(&name, &wqes[0].0, builds);
+            deaf.retire(index, 7);
+            tally.add(name.clone());
+        }
     }
-    let _ = DataPointer::LEN;
 }

@@ -342,8 +342,8 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
                         self.finish_shared::<RING, NUMBERED>(first, size, filled, marked, cqe)
                     );
                 }
-                if D::LAZY && !marked {
-                    // A promise to ring: for those before, who may leave it to us.
+                if D::LAZY && RING && !marked {
+                    // A promise to ring, which a quiet post does not make: for those before, who may leave it to us.
                     marked = self.handle.mark_ready(first, turn);
                 }
             }
@@ -533,7 +533,7 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
     ) -> Result<Ticket, Error> {
         let first = reservation.first;
         if S::SHARED {
-            let waited = self.wait_for_turn(first)?;
+            let waited = self.wait_for_turn::<RING>(first)?;
             return Ok(self.finish_shared::<RING, false>(first, size, last, waited, &mut 0));
         }
         if self.is_void(first) {
@@ -544,7 +544,7 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
 
     /// Shared: waits for the turn of the filled post from `first`; true if it was not there at once.
     #[inline(always)]
-    pub(crate) fn wait_for_turn(&mut self, first: u64) -> Result<bool, Error> {
+    pub(crate) fn wait_for_turn<const RING: bool>(&mut self, first: u64) -> Result<bool, Error> {
         let mut wait = Wait::new();
         let mut marked = false;
         loop {
@@ -552,7 +552,7 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
             if turn == first {
                 break;
             }
-            if D::LAZY && !marked {
+            if D::LAZY && RING && !marked {
                 marked = self.handle.mark_ready(first, turn);
             }
             if let Err(error) = wait.tick(&self.handle, self.bounds) {

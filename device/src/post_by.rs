@@ -172,7 +172,7 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
     ) -> Result<u64, Error> {
         let mut cqe = 0;
         if S::SHARED {
-            let waited = self.wait_for_turn(first)?;
+            let waited = self.wait_for_turn::<RING>(first)?;
             arch::phase_post();
             self.finish_shared::<RING, NUMBERED>(first, size, last, waited, &mut cqe);
         } else {

@@ -146,7 +146,8 @@ pub trait Gpu: Send + Sync + fmt::Debug {
     /// Copies from GPU memory and waits.
     fn copy_from_device(&self, bytes: &mut [u8], addr: u64) -> Result<(), DriverError>;
 
-    /// Allocates zeroed host memory that the GPU can address; returns its device address.
+    /// Allocates zeroed host memory that the GPU can address; returns its device address, which is the host's too
+    /// (unified addressing), so that a NIC can be given it.
     fn alloc_host_mapped(&self, len: u64, label: &str) -> Result<u64, DriverError>;
     /// Frees it.
     fn free_host_mapped(&self, addr: u64) -> Result<(), DriverError>;
@@ -155,6 +156,8 @@ pub trait Gpu: Send + Sync + fmt::Debug {
     fn load_acquire(&self, addr: u64) -> Result<u64, DriverError>;
     /// Stores to such a word, with release order at system scope.
     fn store_release(&self, addr: u64, value: u64) -> Result<(), DriverError>;
+    /// Stores to the 4-byte word at a device address of host-mapped memory, likewise: one half of a doorbell record.
+    fn store_release_u32(&self, addr: u64, value: u32) -> Result<(), DriverError>;
 
     /// Opens a dmabuf for a range of GPU memory and returns its descriptor and the range's offset
     /// in it.
@@ -167,9 +170,11 @@ pub trait Gpu: Send + Sync + fmt::Debug {
     /// Closes a dmabuf descriptor.
     fn close_dmabuf(&self, fd: i32) -> Result<(), DriverError>;
 
-    /// Maps a doorbell page, given by its CPU address, into the GPU; returns its device address.
+    /// Maps a doorbell page, given by its CPU address, into the GPU; returns its device address. A page may be given several
+    /// times, as a NIC's driver may hand out one page several times (rdma-core's that are not dedicated are one for all):
+    /// CUDA registers no page twice (`cuMemHostRegister`), so an implementation maps it once and counts.
     fn map_uar(&self, page: u64, len: u64) -> Result<u64, DriverError>;
-    /// Unmaps it, by its CPU address.
+    /// Ends one mapping, by the page's CPU address; the last one takes it out of the GPU.
     fn unmap_uar(&self, page: u64) -> Result<(), DriverError>;
 
     /// How the GPU orders a NIC's writes.

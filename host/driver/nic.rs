@@ -248,7 +248,8 @@ pub trait Nic: Send + Sync + fmt::Debug {
     /// Frees one.
     fn free_uar(&self, uar: NicHandle) -> Result<(), DriverError>;
 
-    /// Rings a doorbell page from the CPU: one store of these 8 bytes, as they lie in memory, to its doorbell register.
+    /// Rings a doorbell page from the CPU: one store of these 8 bytes, as they lie in memory, to its doorbell register, behind
+    /// a barrier: what the calling thread has stored or acquired before comes before it for the NIC (rule O3).
     fn ring_doorbell(&self, uar: NicHandle, value: [u8; 8]) -> Result<(), DriverError>;
 
     /// Takes what happened unasked, to objects or to the device, since the last call: never waits. A driver that keeps no

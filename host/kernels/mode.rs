@@ -9,6 +9,7 @@ use super::wrong;
 use crate::error::Result;
 use crate::export::ExportedQp;
 use crate::launch::View;
+use crate::resource::DoorbellPath;
 
 /// Which threads share a QP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -55,6 +56,10 @@ pub enum Doorbell {
     DbEarly,
     /// As [`Self::Db`], but a post of one WQE that fits one WQEBB is pushed to the register whole.
     BlueFlame,
+    /// A host thread does both ([`Proxy`](crate::Proxy)): for QPs made with [`DoorbellPath::Proxy`].
+    Proxy,
+    /// One ring: for QPs made with [`DoorbellPath::GpuWithoutRecord`].
+    NoDbr,
 }
 
 impl Doorbell {
@@ -63,6 +68,17 @@ impl Doorbell {
             Self::Db => abi::DOORBELL_DB,
             Self::DbEarly => abi::DOORBELL_EARLY,
             Self::BlueFlame => abi::DOORBELL_BLUEFLAME,
+            Self::Proxy => abi::DOORBELL_PROXY,
+            Self::NoDbr => abi::DOORBELL_NO_DBR,
+        }
+    }
+
+    /// How a QP must have been made for it.
+    pub fn path(self) -> DoorbellPath {
+        match self {
+            Self::Db | Self::DbEarly | Self::BlueFlame => DoorbellPath::Gpu,
+            Self::Proxy => DoorbellPath::Proxy,
+            Self::NoDbr => DoorbellPath::GpuWithoutRecord,
         }
     }
 }
@@ -104,6 +120,8 @@ pub(super) fn suffix(doorbell: Doorbell, order: Order) -> &'static str {
         (Doorbell::Db, _) => "db",
         (Doorbell::DbEarly, _) => "early",
         (Doorbell::BlueFlame, _) => "bf",
+        (Doorbell::Proxy, _) => "proxy",
+        (Doorbell::NoDbr, _) => "nodbr",
     }
 }
 
@@ -115,6 +133,19 @@ pub(super) fn check_modes(
     completions: Completions,
     sharing: Sharing,
 ) -> Result<()> {
+    for qp in qps {
+        let path = qp.qp().config().path();
+        if path != doorbell.path() {
+            return wrong(
+                format!(
+                    "QP {:#x} was made with DoorbellPath::{path:?}, doorbell {doorbell:?} needs {:?}",
+                    qp.qpn(),
+                    doorbell.path()
+                ),
+                "create the QP with the doorbell's path, or launch with another doorbell",
+            );
+        }
+    }
     let is_unusual =
         completions == Completions::OnError || matches!(sharing, Sharing::Warp | Sharing::Cta);
     if is_unusual && (doorbell != Doorbell::Db || order != Order::Sys) {

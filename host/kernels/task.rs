@@ -10,7 +10,7 @@ use std::time::Duration;
 use warpverbs_wire::abi::{self, BwParams, DataParams, Descriptor, TaskParams};
 
 use super::bandwidth::Direction;
-use super::mode::Sharing;
+use super::mode::{Completions, Doorbell, Order, Sharing, check_modes};
 use super::run::{Results, Run};
 use super::{DEFAULT_WAIT_DEADLINE, check_qps, nanos, wrong};
 use crate::driver::LaunchShape;
@@ -109,6 +109,14 @@ impl<'a> TaskLaunch<'a> {
         super::check_geometry((self.threads, self.block, self.sharing), (1, 1, 1), qps)?;
         let each: Vec<_> = qps.iter().collect();
         check_qps(gpu, &each, 1)?;
+        // These kernels have the usual doorbell alone.
+        check_modes(
+            &each,
+            Doorbell::Db,
+            Order::Sys,
+            Completions::Every,
+            self.sharing,
+        )?;
         let handles = super::addresses(gpu, qps.iter().map(ExportedQp::handle))?;
         let results = Results::alloc(gpu, self.threads)?;
         let mut view = qps

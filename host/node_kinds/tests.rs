@@ -36,6 +36,8 @@ fn the_table_says_what_nodes_depend_on() {
     let info = qp.local_info();
     qp.connect(&info).unwrap();
     let qps = [qp.export().unwrap()];
+    let proxied = QpConfig::default().doorbell_path(DoorbellPath::Proxy);
+    let _proxied = QueuePair::create(&pd, &gpu, &proxied).unwrap();
     let module = Module::embedded(&gpu).unwrap();
     let stream = Stream::create(&gpu).unwrap();
     // A key that does not exist: work stays outstanding when the launch is over.

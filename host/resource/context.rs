@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use warpverbs_wire::abi::MAX_SQ_DEPTH;
-use warpverbs_wire::prm::hca_cap::{GeneralCaps, RoceCaps, TimestampCap};
+use warpverbs_wire::prm::hca_cap::{GeneralCaps, GeneralCaps2, RoceCaps, TimestampCap};
 use warpverbs_wire::prm::query_hca_cap::Query;
 
 use super::gpu::{GpuContext, WeakGpu};
@@ -52,6 +52,8 @@ pub struct Capabilities {
     pub log_max_reads_answered: u8,
     /// Ports.
     pub ports: u8,
+    /// QPs can do without send doorbell record ([`crate::DoorbellPath::GpuWithoutRecord`]).
+    pub no_dbr: bool,
     /// Timestamps of QPs can be in the device's default format.
     pub(crate) default_timestamps: bool,
     /// First and last UDP source port that RoCE v2 QPs may be given; `None`: the NIC chooses them.
@@ -81,6 +83,11 @@ impl Context {
                 cure: "use an mlx5 NIC of ConnectX-5 or later, with current firmware",
             });
         }
+        let no_dbr = general.hca_cap_2 && {
+            let second: GeneralCaps2 =
+                mailbox::command(&*nic, "query the NIC's capabilities", &Query::new())?;
+            second.send_dbr_mode_no_dbr_ext
+        };
         let mut udp_source_ports = None;
         let default_timestamps = if general.roce {
             let roce: RoceCaps =
@@ -102,6 +109,7 @@ impl Context {
             log_max_reads: general.log_max_ra_req_qp,
             log_max_reads_answered: general.log_max_ra_res_qp,
             ports: general.num_ports,
+            no_dbr,
             default_timestamps,
             udp_source_ports,
             // 128 * 2^code entries up to code 5 (mlx5/device.h `mlx5_to_sw_pkey_sz`); of another code nothing is known.

@@ -6,7 +6,7 @@ use warpverbs_wire::prm::cqc::Cqc;
 use warpverbs_wire::prm::create_cq;
 
 use super::slab::{Slab, Tenancy};
-use super::uar::UarMapNode;
+use super::uar::PagePin;
 use super::umem::UmemNode;
 use super::{Context, mailbox};
 use crate::driver::NicHandle;
@@ -33,15 +33,14 @@ impl Cq {
     /// Creates a CQ.
     ///
     /// It ignores overrun: it has a CQE for every WQE that its queue can hold, so it cannot
-    /// overrun, and GPU threads need not keep its doorbell record. The mapping keeps the doorbell
-    /// page.
+    /// overrun, and GPU threads need not keep its doorbell record.
     pub(super) fn create(
         context: &Context,
         slab: &Slab,
         place: CqPlace,
         tenancy: Tenancy,
     ) -> Result<Self> {
-        let (umem, map) = (slab.umem().pin()?, slab.map().pin()?);
+        let (umem, page) = (slab.umem().pin()?, slab.pin_page()?);
         let input = create_cq::In {
             cq_context: Cqc {
                 cc: place.collapsed,
@@ -64,7 +63,7 @@ impl Cq {
             handle,
             cqn: out.as_ref().ok().map(|out| out.cqn),
             umem,
-            map,
+            page,
             _tenancy: tenancy,
         });
         Ok(Self {
@@ -92,7 +91,7 @@ pub(crate) struct CqNode {
     handle: NicHandle,
     cqn: Option<u32>,
     umem: Pin<UmemNode>,
-    map: Pin<UarMapNode>,
+    page: PagePin,
     /// Its ring and its record lie there.
     _tenancy: Tenancy,
 }
@@ -114,6 +113,6 @@ impl Node for CqNode {
     }
 
     fn parents(&self) -> Vec<Arc<dyn Slot>> {
-        vec![self.umem.slot(), self.map.slot()]
+        vec![self.umem.slot(), self.page.slot()]
     }
 }

@@ -42,6 +42,11 @@ impl Drain<'_> {
             // Neither can be written, nor the record read: the NIC's own counters are all there is.
             return self.by_counters(None, wait);
         }
+        if !self.queues.has_record() {
+            // Assumed: in ERR such a QP's producer is what was rung for last, which no record can move
+            // (docs/hardware-facts.md).
+            return self.by_counters(None, wait);
+        }
         match self.by_marker(marker, wait) {
             Err(_) if !self.gpu.is_alive() => self.by_counters(None, wait),
             // The marker's CQE may be lost; the counters know. Asked last: a CQE that is on its way is better waited for.

@@ -7,7 +7,6 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::uar_pages::UarPages;
 use crate::driver::{DriverError, Gpu, WriteOrdering};
 use crate::error::{Error, Refused, Result};
 use crate::teardown::{
@@ -36,7 +35,6 @@ impl WeakGpu {
 #[derive(Debug)]
 struct Opened {
     gpu: Arc<dyn Gpu>,
-    uar_pages: UarPages,
     graph: Graph,
 }
 
@@ -56,14 +54,8 @@ impl GpuContext {
         );
         Ok(Self(Arc::new(Opened {
             gpu,
-            uar_pages: UarPages::default(),
             graph: Graph::new(crate::node_kinds::GPU),
         })))
-    }
-
-    /// Doorbell pages that are mapped into it.
-    pub(super) fn uar_pages(&self) -> &UarPages {
-        &self.0.uar_pages
     }
 
     /// A handle that does not keep it open.
@@ -342,6 +334,7 @@ impl Node for MemoryNode {
 pub(crate) struct HostWords {
     gpu: GpuContext,
     addr: u64,
+    count: u32,
     node: Shared<HostWordsNode>,
 }
 
@@ -356,6 +349,7 @@ impl HostWords {
         Ok(Self {
             gpu: gpu.clone(),
             addr,
+            count,
             node: Shared::new(HostWordsNode {
                 gpu: gpu.clone(),
                 addr,
@@ -368,11 +362,31 @@ impl HostWords {
         self.addr + u64::from(index) * 8
     }
 
+    /// Bytes of all.
+    pub(crate) fn len(&self) -> u64 {
+        u64::from(self.count) * 8
+    }
+
     pub(crate) fn store(&self, index: u32, value: u64) -> Result<()> {
         let addr = self.addr(index);
         self.node
             .visit(|_| self.gpu.driver().store_release(addr, value))?
             .map_err(Error::driver("store to host-mapped memory"))
+    }
+
+    /// Stores 4 bytes at a byte of a word.
+    pub(crate) fn store_u32(&self, index: u32, byte: usize, value: u32) -> Result<()> {
+        let addr = self.addr(index) + byte as u64;
+        self.node
+            .visit(|_| self.gpu.driver().store_release_u32(addr, value))?
+            .map_err(Error::driver("store to host-mapped memory"))
+    }
+
+    pub(crate) fn load(&self, index: u32) -> Result<u64> {
+        let addr = self.addr(index);
+        self.node
+            .visit(|_| self.gpu.driver().load_acquire(addr))?
+            .map_err(Error::driver("load from host-mapped memory"))
     }
 
     pub(crate) fn pin(&self) -> Result<Pin<HostWordsNode>> {

@@ -8,7 +8,7 @@ use warpverbs_wire::abi::{QpHandle, RqHandle};
 use warpverbs_wire::cqe::CQE;
 use warpverbs_wire::wqe::WQEBB;
 
-use super::CqForm;
+use super::{CqForm, DoorbellPath};
 
 /// Largest page that a NIC may use for the UMEM: GPU memory comes in pages of 64 KiB.
 pub(super) const MAX_PAGE: u64 = 64 * 1024;
@@ -20,6 +20,8 @@ const _: () = assert!(64 * RING_ALIGN >= MAX_PAGE);
 
 /// A line of the GPU's caches; no two records share one.
 const LINE: u64 = 64;
+/// Words in it.
+const LINE_WORDS: u32 = LINE as u32 / 8;
 
 /// log2 of the bytes of a receive WQE: four pieces.
 pub(super) const LOG_RECEIVE: u8 = 6;
@@ -44,6 +46,7 @@ pub(crate) struct Layout {
     pub(crate) sq_depth: u32,
     pub(crate) cq_depth: u32,
     pub(crate) collapsed: bool,
+    pub(crate) doorbell_path: DoorbellPath,
     sq_pitch: u64,
     cqs: u64,
     cq_pitch: u64,
@@ -68,7 +71,12 @@ impl Layout {
     pub(crate) const RECEIVE_CONTROL: u64 = LINE + RqHandle::LEN as u64;
 
     /// The layout for `places` send queues of `sq_depth` WQEBBs, a power of two.
-    pub(crate) fn new(sq_depth: u32, form: CqForm, places: u32) -> Self {
+    pub(crate) fn new(
+        sq_depth: u32,
+        form: CqForm,
+        doorbell_path: DoorbellPath,
+        places: u32,
+    ) -> Self {
         let cq_depth = cq_depth(sq_depth, form);
         let sq_pitch = align(u64::from(sq_depth) * WQEBB as u64);
         let cq_pitch = align(u64::from(cq_depth) * CQE as u64);
@@ -80,6 +88,7 @@ impl Layout {
             sq_depth,
             cq_depth,
             collapsed: form == CqForm::Collapsed,
+            doorbell_path,
             sq_pitch,
             cqs,
             cq_pitch,
@@ -178,6 +187,32 @@ impl Layout {
         self.control(place) + Self::QP_DBR
     }
 
+    /// Words of host-mapped memory: the stop words, and where a host thread rings, two lines of each QP: its
+    /// [`ProxyRecord`](warpverbs_wire::abi::ProxyRecord) and its doorbell record.
+    pub(crate) fn words(&self) -> u32 {
+        match self.doorbell_path {
+            DoorbellPath::Proxy => self.proxy_record(self.places),
+            DoorbellPath::Gpu | DoorbellPath::GpuWithoutRecord => self.places,
+        }
+    }
+
+    /// The stop word, by its number among the words.
+    pub(crate) fn stop(&self, place: u32) -> u32 {
+        place
+    }
+
+    /// First word of what GPU threads tell the host thread that rings.
+    pub(crate) fn proxy_record(&self, place: u32) -> u32 {
+        self.places
+            .next_multiple_of(LINE_WORDS)
+            .saturating_add(place.saturating_mul(2 * LINE_WORDS))
+    }
+
+    /// The word that is the QP's doorbell record, where a host thread rings.
+    pub(crate) fn host_dbr(&self, place: u32) -> u32 {
+        self.proxy_record(place).saturating_add(LINE_WORDS)
+    }
+
     /// The handle.
     pub(crate) fn handle(&self, place: u32) -> u64 {
         self.control(place) + Self::HANDLE
@@ -225,19 +260,35 @@ mod tests {
             (32_768, CqForm::Ring, 65_536),
             (64, CqForm::Collapsed, 1),
         ] {
-            assert_eq!(Layout::new(depth, form, 1).cq_depth, expected);
+            assert_eq!(
+                Layout::new(depth, form, DoorbellPath::Gpu, 1).cq_depth,
+                expected
+            );
         }
     }
 
     #[test]
     fn a_place_of_8_takes_512_and_1024_and_512_bytes() {
-        let layout = Layout::new(8, CqForm::Ring, 3);
+        let layout = Layout::new(8, CqForm::Ring, DoorbellPath::Gpu, 3);
         assert_eq!((layout.sq(1), layout.sq(2)), (1024, 2048));
         assert_eq!((layout.cq(0), layout.cq(1)), (3072, 4096));
         assert_eq!(layout.control(0), 6144);
         assert_eq!(layout.qp_dbr(2), 6144 + 2 * 512 + 64);
         assert_eq!(layout.handle(2), 6144 + 2 * 512 + 128);
         assert_eq!(layout.len(), 6144 + 3 * 512);
+    }
+
+    #[test]
+    fn of_3_places_stop_words_take_a_line_and_the_records_of_each_two() {
+        let layout = Layout::new(8, CqForm::Ring, DoorbellPath::Proxy, 3);
+        assert_eq!((layout.stop(0), layout.stop(2)), (0, 2));
+        assert_eq!((layout.proxy_record(0), layout.host_dbr(0)), (8, 16));
+        assert_eq!((layout.proxy_record(2), layout.host_dbr(2)), (40, 48));
+        assert_eq!(layout.words(), 56);
+        assert_eq!(
+            Layout::new(8, CqForm::Ring, DoorbellPath::Gpu, 3).words(),
+            3
+        );
     }
 
     #[test]
@@ -258,7 +309,8 @@ mod tests {
         ) {
             let form = if collapsed { CqForm::Collapsed } else { CqForm::Ring };
             let receives = receives.map_or(0, |log| 1 << log);
-            let layout = Layout::new(1 << log_depth, form, places).with_receives(receives);
+            let layout = Layout::new(1 << log_depth, form, DoorbellPath::Gpu, places)
+                .with_receives(receives);
             let mut parts = Vec::new();
             for place in 0..places {
                 let rings = [

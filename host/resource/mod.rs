@@ -22,9 +22,9 @@ mod qp_connect;
 mod qp_export;
 mod qp_node;
 mod queues;
+mod service;
 mod slab;
 mod uar;
-mod uar_pages;
 #[allow(unsafe_code)]
 mod umem;
 
@@ -37,6 +37,8 @@ pub use mr::{Mr, RemoteMr};
 pub use pd::Pd;
 pub use pool::QpPool;
 pub use qp::QueuePair;
-pub use qp_config::{CqForm, QpConfig};
+pub use qp_config::{CqForm, DoorbellPath, QpConfig};
 pub(crate) use qp_export::hand_over;
 pub(crate) use qp_node::{Attached, Kept};
+pub use service::Served;
+pub(crate) use service::Service;

@@ -7,15 +7,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use warpverbs_wire::prm::create_qp;
-use warpverbs_wire::prm::qpc::{PathMigration, Qpc, RqType, ServiceType, TimestampFormat};
+use warpverbs_wire::prm::qpc::{
+    PathMigration, Qpc, RqType, SendDbrMode, ServiceType, TimestampFormat,
+};
 
 use super::cq::Cq;
 use super::layout::LOG_RECEIVE;
 use super::path::Gid;
 use super::qp_node::{Attached, Parents, Parts, QpNode};
 use super::queues::Queues;
+use super::service::Service;
 use super::slab::Slab;
-use super::{Context, GpuContext, Pd, QpConfig, QpPool, mailbox};
+use super::umem::Umem;
+use super::{Context, DoorbellPath, GpuContext, Pd, QpConfig, QpPool, mailbox};
 use crate::driver::PortInfo;
 use crate::error::{Refused, Result};
 use crate::teardown::{
@@ -81,8 +85,12 @@ impl QueuePair {
                     TimestampFormat::FreeRunning
                 },
                 dbr_umem_valid: true,
-                dbr_umem_id: umem_id,
-                dbr_addr: queues.qp_dbr(),
+                dbr_umem_id: slab.words_umem().map_or(umem_id, Umem::id),
+                dbr_addr: queues.qp_dbr_in_umem(),
+                send_dbr_mode: match layout.doorbell_path {
+                    DoorbellPath::GpuWithoutRecord => SendDbrMode::NoDbr,
+                    DoorbellPath::Gpu | DoorbellPath::Proxy => SendDbrMode::Dbr,
+                },
                 ..Qpc::default()
             },
             wq_umem_valid: true,
@@ -94,8 +102,9 @@ impl QueuePair {
             pd: pd.pin()?,
             cq: queues.cq_owner().pin()?,
             receive_cq: queues.receive_cq().map(Cq::pin).transpose()?,
-            map: slab.map().pin()?,
+            page: slab.pin_page()?,
             umem: slab.umem().pin()?,
+            words_umem: slab.words_umem().map(Umem::pin).transpose()?,
             words: slab.words().pin()?,
         };
         let (handle, out) = mailbox::create(context.driver(), "create the QP", &input)?;
@@ -221,6 +230,17 @@ impl QueuePair {
 
     pub(crate) fn attach(&self, stream: u64, shared: bool) -> Result<Attached> {
         QpNode::attach(self.node.pin()?, stream, shared)
+    }
+
+    /// Begins its service by a host thread.
+    pub(crate) fn serve(&self) -> Result<Arc<Service>> {
+        self.node.visit(|qp| qp.serve(|| self.node.pin()))?
+    }
+
+    /// True if that is its service.
+    pub(crate) fn is_served_by(&self, service: &Arc<Service>) -> bool {
+        let looked = self.node.visit(|qp| qp.is_served_by(service));
+        looked.unwrap_or(false)
     }
 
     /// Keeps it from being closed.

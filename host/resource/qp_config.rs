@@ -21,6 +21,21 @@ pub enum CqForm {
     Collapsed,
 }
 
+/// Who writes a QP's send doorbell record and its doorbell register. A launch's [`Doorbell`](crate::Doorbell) must suit it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum DoorbellPath {
+    /// GPU threads, both. The record lies in GPU memory; the doorbell page is mapped into the GPU.
+    #[default]
+    Gpu,
+    /// GPU threads, the register alone: the QP has no record. Needs [`Capabilities::no_dbr`](crate::Capabilities::no_dbr);
+    /// where a NIC lacks it, use [`Self::Proxy`].
+    GpuWithoutRecord,
+    /// A host thread, both: a [`Proxy`](crate::Proxy) that the QP is added to. GPU threads tell it of the producer in a line of host
+    /// memory. The record lies in host memory too, since a copy to GPU memory may wait for the kernel that waits for it; and
+    /// the page is not mapped into the GPU, so this works where a GPU cannot map it.
+    Proxy,
+}
+
 /// Largest first index: 2^62 posts later the 64 bits still have not wrapped.
 const MAX_FIRST_INDEX: u64 = 1 << 62;
 
@@ -31,6 +46,7 @@ pub struct QpConfig {
     pub(super) depth: u32,
     pub(super) cq_form: CqForm,
     pub(super) receive_depth: u32,
+    pub(super) doorbell_path: DoorbellPath,
     pub(super) port: u8,
     pub(super) gid_index: Option<u8>,
     pub(super) pkey_index: u16,
@@ -55,6 +71,7 @@ impl Default for QpConfig {
             depth: 128,
             cq_form: CqForm::Ring,
             receive_depth: 0,
+            doorbell_path: DoorbellPath::Gpu,
             port: 1,
             gid_index: None,
             pkey_index: 0,
@@ -93,6 +110,17 @@ impl QpConfig {
     pub fn receive_depth(mut self, depth: u32) -> Self {
         self.receive_depth = depth;
         self
+    }
+
+    /// Who writes the send doorbell record and the doorbell register.
+    pub fn doorbell_path(mut self, path: DoorbellPath) -> Self {
+        self.doorbell_path = path;
+        self
+    }
+
+    /// The path that was chosen.
+    pub(crate) fn path(&self) -> DoorbellPath {
+        self.doorbell_path
     }
 
     /// The NIC's port, from 1.
@@ -226,6 +254,15 @@ impl QpConfig {
             return Err(Error::InvalidArgument {
                 what: format!("receive depth {receives} is not a power of two up to {max}"),
                 cure: "choose a power of two within the NIC's limit, such as 128, or 0 for no receive queue",
+            });
+        }
+        if self.doorbell_path == DoorbellPath::GpuWithoutRecord && !context.capabilities().no_dbr {
+            return Err(Error::Unsupported {
+                what: format!(
+                    "NIC {} has no QPs without doorbell record (send_dbr_mode_no_dbr_ext)",
+                    context.name()
+                ),
+                cure: "use DoorbellPath::Proxy, where a host thread rings, or DoorbellPath::Gpu",
             });
         }
         if self.psn.is_some_and(|psn| psn >= 1 << 24) {

@@ -13,10 +13,11 @@ use super::gpu::HostWordsNode;
 use super::mr::MrNode;
 use super::pd::PdNode;
 use super::queues::{Produced, Queues};
+use super::service::Service;
 use super::slab::Tenancy;
-use super::uar::UarMapNode;
+use super::uar::PagePin;
 use super::umem::UmemNode;
-use super::{Context, GpuContext, Pd, mailbox};
+use super::{Context, DoorbellPath, GpuContext, Pd, mailbox};
 use crate::driver::{NicHandle, PdInfo};
 use crate::error::{Error, ErrorKind, Result};
 use crate::teardown::{
@@ -63,6 +64,8 @@ struct Life {
     touched: bool,
     /// What outstanding work may access although its launch is over.
     pins: Vec<Kept>,
+    /// A host thread rings for it, or did.
+    service: Option<Arc<Service>>,
     /// Its PD was told that it could not be stopped, or waited for, or drained.
     undrained: bool,
 }
@@ -130,8 +133,10 @@ pub(super) struct Parents {
     pub(super) pd: Pin<PdNode>,
     pub(super) cq: Pin<CqNode>,
     pub(super) receive_cq: Option<Pin<CqNode>>,
-    pub(super) map: Pin<UarMapNode>,
+    pub(super) page: PagePin,
     pub(super) umem: Pin<UmemNode>,
+    /// Of the doorbell record, where that lies in host memory.
+    pub(super) words_umem: Option<Pin<UmemNode>>,
     pub(super) words: Pin<HostWordsNode>,
 }
 
@@ -286,6 +291,48 @@ impl QpNode {
         }
     }
 
+    /// Begins its service by a host thread: one at a time. Refused from the moment on when the QP stops. `pin`: pins it.
+    pub(super) fn serve(&self, pin: impl FnOnce() -> Result<Pin<Self>>) -> Result<Arc<Service>> {
+        const DOING: &str = "serve it by a proxy";
+        if self.queues.slab().layout().doorbell_path != DoorbellPath::Proxy {
+            return Err(Error::InvalidArgument {
+                what: format!("QP {:#x} was made to be rung by the GPU", self.qpn),
+                cure: "create the QP with DoorbellPath::Proxy",
+            });
+        }
+        // Not under the lock: it asks the driver.
+        let service = Service::new(self.qpn, &self.queues, &self.context, &self.gpu)?;
+        let mut life = self.life();
+        self.require_live(DOING)?;
+        if life.service.as_ref().is_some_and(|own| !own.is_over()) {
+            return Err(Error::QpState {
+                doing: DOING,
+                state: "served already",
+            });
+        }
+        service.start(pin()?);
+        life.service = Some(service.clone());
+        Ok(service)
+    }
+
+    pub(super) fn is_served_by(&self, service: &Arc<Service>) -> bool {
+        let life = self.life();
+        let own = life.service.as_ref();
+        own.is_some_and(|own| Arc::ptr_eq(own, service)) && !service.is_over()
+    }
+
+    /// Ends its service, behind a last look: no kernel asks any more.
+    fn end_service(&self, wait: Wait) -> Result<()> {
+        let service = self.life().service.clone();
+        if let Some(service) = service {
+            let served = service.end(wait)?;
+            if !served.is_all_rung() {
+                tracing::error!(?served, "not all that the GPU asked for was rung for");
+            }
+        }
+        Ok(())
+    }
+
     /// Tells GPU threads to stop.
     pub(super) fn tell_stop(&self) -> Result<()> {
         match self.queues.slab().set_stop(self.queues.place(), true) {
@@ -347,6 +394,7 @@ impl QpNode {
 
     fn drain(&self, wait: Wait) -> Result<()> {
         if self.stage.get() < Stage::Drained {
+            self.end_service(wait)?;
             match self.link() {
                 Link::Up => self.flush(wait)?,
                 // Nothing was ever posted.
@@ -564,12 +612,13 @@ impl Node for QpNode {
         [
             self.parents.pd.slot(),
             self.parents.cq.slot(),
-            self.parents.map.slot(),
+            self.parents.page.slot(),
             self.parents.umem.slot(),
             self.parents.words.slot(),
         ]
         .into_iter()
         .chain(self.parents.receive_cq.iter().map(Pin::slot))
+        .chain(self.parents.words_umem.iter().map(Pin::slot))
         .chain(regions)
         .collect()
     }

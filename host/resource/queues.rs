@@ -4,7 +4,7 @@
 
 use std::mem::offset_of;
 
-use warpverbs_wire::abi::{self, QpHandle, RqHandle, State};
+use warpverbs_wire::abi::{self, ProxyRecord, QpHandle, RqHandle, State};
 use warpverbs_wire::cqe::{CQE, FRESH, Tail};
 use warpverbs_wire::doorbell::{DBR_RECEIVE, DBR_SEND, dbr_producer, dbr_word};
 use warpverbs_wire::wqe::WQEBB;
@@ -12,7 +12,8 @@ use warpverbs_wire::wqe::WQEBB;
 use super::cq::{Cq, CqPlace};
 use super::layout::{LOG_RECEIVE, Layout, runs};
 use super::slab::{Handle, Slab, Tenancy, fresh_handle, fresh_receive_handle};
-use super::{GpuMemory, Pd};
+use super::uar::UarMap;
+use super::{DoorbellPath, GpuMemory, Pd};
 use crate::driver::{DriverError, DriverErrorKind};
 use crate::error::{Error, Result};
 
@@ -28,8 +29,10 @@ pub(crate) struct Queues {
 /// How far a QP has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Produced {
-    /// The send doorbell record: what the NIC was told of.
+    /// The send doorbell record: what the NIC was told of. Without a record, an index that is not below that.
     pub(crate) dbr: u16,
+    /// What GPU threads have asked for: where a host thread rings, that can be ahead.
+    asked: u16,
     /// SQ index below which GPU threads have seen all completions.
     pub(crate) completed: u64,
 }
@@ -39,13 +42,14 @@ impl Produced {
     pub(super) fn fresh(first_index: u64) -> Self {
         Self {
             dbr: first_index as u16,
+            asked: first_index as u16,
             completed: first_index,
         }
     }
 
     /// True if nothing is outstanding.
     pub(super) fn is_idle(self) -> bool {
-        self.dbr == self.completed as u16
+        (self.dbr, self.asked) == (self.completed as u16, self.completed as u16)
     }
 }
 
@@ -133,20 +137,40 @@ impl Queues {
         Some(RqHandle {
             version: abi::VERSION,
             rq: at(self.rings()),
-            dbr: at(self.qp_dbr() + DBR_RECEIVE as u64),
+            dbr: self.receive_record(),
             rq_depth: layout.rq_depth,
             log_stride: LOG_RECEIVE.into(),
             cq: at(layout.receive_cq(self.place)),
             cq_depth: layout.receive_cq_depth(),
             qpn,
-            stop: self.slab.words().addr(self.place),
+            stop: self.slab.words().addr(layout.stop(self.place)),
             ..fresh_receive_handle(0, 0)
         })
+    }
+
+    /// Address of the receive counter: threads post receives themselves, also where a host thread rings for sends.
+    fn receive_record(&self) -> u64 {
+        let layout = self.layout();
+        let record = match layout.doorbell_path {
+            DoorbellPath::Proxy => self.slab.words().addr(layout.host_dbr(self.place)),
+            DoorbellPath::Gpu | DoorbellPath::GpuWithoutRecord => {
+                self.memory().addr() + self.qp_dbr()
+            }
+        };
+        record + DBR_RECEIVE as u64
     }
 
     /// Offset of the QP's doorbell record.
     pub(super) fn qp_dbr(&self) -> u64 {
         self.layout().qp_dbr(self.place)
+    }
+
+    /// Offset of the QP's doorbell record in the UMEM that it lies in.
+    pub(super) fn qp_dbr_in_umem(&self) -> u64 {
+        match self.layout().doorbell_path {
+            DoorbellPath::Proxy => u64::from(self.layout().host_dbr(self.place)) * 8,
+            DoorbellPath::Gpu | DoorbellPath::GpuWithoutRecord => self.qp_dbr(),
+        }
     }
 
     /// Address of the handle on the GPU.
@@ -159,21 +183,34 @@ impl Queues {
         let layout = self.layout();
         let at = |offset: u64| self.memory().addr() + offset;
         let flag = |set: bool, flag: u32| if set { flag } else { 0 };
+        let (map, words) = (self.slab.map(), self.slab.words());
+        let in_gpu = at(self.qp_dbr() + DBR_SEND as u64);
+        // What GPU threads do not touch, they are not told of.
+        let (dbr, doorbell, proxy) = match layout.doorbell_path {
+            DoorbellPath::Gpu => (in_gpu, map.map_or(0, UarMap::doorbell), 0),
+            DoorbellPath::GpuWithoutRecord => {
+                (0, map.map_or(0, UarMap::doorbell_without_record), 0)
+            }
+            DoorbellPath::Proxy => (0, 0, words.addr(layout.proxy_record(self.place))),
+        };
+        let without_record = layout.doorbell_path == DoorbellPath::GpuWithoutRecord;
         QpHandle {
             version: abi::VERSION,
             flags: flag(layout.collapsed, abi::FLAG_CQ_COLLAPSED)
-                | flag(self.slab.read_needs_dump(), abi::FLAG_READ_NEEDS_DUMP),
+                | flag(self.slab.read_needs_dump(), abi::FLAG_READ_NEEDS_DUMP)
+                | flag(without_record, abi::FLAG_NO_DBR),
             sq: at(self.sq()),
-            dbr: at(self.qp_dbr() + DBR_SEND as u64),
-            doorbell: self.slab.map().doorbell(),
+            dbr,
+            doorbell,
             sq_depth: layout.sq_depth,
             qpn,
             cq: at(layout.cq(self.place)),
             cq_depth: layout.cq_depth,
             log_max_message: log_max_message.into(),
-            stop: self.slab.words().addr(self.place),
+            stop: words.addr(layout.stop(self.place)),
             cqn: self.cq.cqn(),
             rq: self.receive_handle_addr().unwrap_or(0),
+            proxy,
             ..fresh_handle(0, 0)
         }
     }
@@ -218,7 +255,7 @@ impl Queues {
         let mut control = vec![0; Layout::CONTROL as usize];
         self.memory()
             .read(self.layout().control(self.place), &mut control)?;
-        parse_produced(&control)
+        self.parse_produced(&control)
     }
 
     /// As [`Self::produced`], of several. A run of neighbours takes one copy.
@@ -245,11 +282,11 @@ impl Queues {
                 let mut control = controls.chunks_exact(Layout::CONTROL as usize);
                 for number in numbers.by_ref().take(count as usize) {
                     let produced = match (&read, control.next()) {
-                        (Ok(()), Some(control)) => parse_produced(control),
+                        (Ok(()), Some(control)) => {
+                            all.get(number).unwrap_or(one).parse_produced(control)
+                        }
                         // Each by itself: neighbours do not suffer for each other.
-                        _ => all
-                            .get(number)
-                            .map_or_else(|| one.produced(), |alone| alone.produced()),
+                        _ => all.get(number).unwrap_or(one).produced(),
                     };
                     if let Some(place) = found.get_mut(number) {
                         *place = Some(produced);
@@ -264,6 +301,35 @@ impl Queues {
             .collect()
     }
 
+    fn parse_produced(&self, control: &[u8]) -> Result<Produced> {
+        let handle = parse_handle(control.get(Layout::HANDLE as usize..).unwrap_or_default())?;
+        let words = self.slab.words();
+        let (told, asked) = match self.layout().doorbell_path {
+            DoorbellPath::Gpu => {
+                let record = control.get(Layout::QP_DBR as usize + DBR_SEND..);
+                let word = record.and_then(|rest| rest.first_chunk()).copied();
+                let told = dbr_producer(word.unwrap_or_default());
+                (told, told)
+            }
+            DoorbellPath::Proxy => {
+                let record = words.load(self.layout().host_dbr(self.place))?;
+                let [_, _, _, _, word @ ..] = record.to_le_bytes();
+                let asked = words.load(self.layout().proxy_record(self.place))?;
+                (dbr_producer(word), asked as u16)
+            }
+            // At most what was reserved.
+            DoorbellPath::GpuWithoutRecord => {
+                let most = handle.reserved.word as u16;
+                (most, most)
+            }
+        };
+        Ok(Produced {
+            dbr: told,
+            asked,
+            completed: handle.completed.word,
+        })
+    }
+
     /// Writes one WQEBB of the send queue.
     pub(super) fn write_wqebb(&self, index: u16, bytes: &[u8; WQEBB]) -> Result<()> {
         let slot = u64::from(u32::from(index) & (self.layout().sq_depth - 1));
@@ -272,8 +338,31 @@ impl Queues {
 
     /// Writes the send doorbell record.
     pub(super) fn write_record(&self, producer: u16) -> Result<()> {
-        let word = dbr_word(producer.into()).to_le_bytes();
-        self.memory().write(self.qp_dbr() + DBR_SEND as u64, &word)
+        let word = dbr_word(producer.into());
+        match self.layout().doorbell_path {
+            DoorbellPath::Proxy => {
+                let index = self.layout().host_dbr(self.place);
+                self.slab.words().store_u32(index, DBR_SEND, word)
+            }
+            DoorbellPath::Gpu | DoorbellPath::GpuWithoutRecord => self
+                .memory()
+                .write(self.qp_dbr() + DBR_SEND as u64, &word.to_le_bytes()),
+        }
+    }
+
+    /// The SQ index up to which a host thread has rung, where one does.
+    pub(crate) fn rung_by_host(&self) -> Result<Option<u64>> {
+        if self.layout().doorbell_path != DoorbellPath::Proxy {
+            return Ok(None);
+        }
+        let word = (offset_of!(ProxyRecord, rung) / 8) as u32;
+        let record = self.layout().proxy_record(self.place);
+        self.slab.words().load(record + word).map(Some)
+    }
+
+    /// True if the QP has a send doorbell record.
+    pub(super) fn has_record(&self) -> bool {
+        self.layout().doorbell_path != DoorbellPath::GpuWithoutRecord
     }
 
     /// The tails of all CQEs, by slot.
@@ -352,19 +441,6 @@ impl Queues {
         }
         self.slab.write_receive_control(self.place, consumer)
     }
-}
-
-fn parse_produced(control: &[u8]) -> Result<Produced> {
-    let record = control
-        .get(Layout::QP_DBR as usize + DBR_SEND..)
-        .and_then(|rest| rest.first_chunk())
-        .copied()
-        .unwrap_or_default();
-    let handle = control.get(Layout::HANDLE as usize..).unwrap_or_default();
-    Ok(Produced {
-        dbr: dbr_producer(record),
-        completed: parse_handle(handle)?.completed.word,
-    })
 }
 
 fn parse_handle(bytes: &[u8]) -> Result<QpHandle> {

@@ -9,14 +9,14 @@ use std::mem::offset_of;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use warpverbs_wire::abi::{Line, QpHandle, RqHandle};
+use warpverbs_wire::abi::{Line, ProxyRecord, QpHandle, RqHandle};
 use warpverbs_wire::cqe::{CQE, FRESH};
 use warpverbs_wire::doorbell::{DBR_RECEIVE, DBR_SEND, cq_dbr_word, dbr_word};
 
 use super::layout::{Layout, runs};
-use super::uar::{Uar, UarMap};
+use super::uar::{PagePin, Uar, UarMap};
 use super::umem::Umem;
-use super::{Context, GpuContext, GpuMemory, HostWords};
+use super::{Context, DoorbellPath, GpuContext, GpuMemory, HostWords};
 use crate::error::{Error, Result};
 use crate::teardown::{Baton, BatonHeld, Slot, Wait, attach};
 
@@ -34,9 +34,12 @@ struct Parts {
     /// More QPs may be created in it.
     open: AtomicBool,
     // Children before parents: fields are dropped in order.
-    map: UarMap,
+    /// `None` where the host alone rings.
+    map: Option<UarMap>,
     uar: Uar,
     umem: Umem,
+    /// Where the host alone rings: doorbell records lie in host memory.
+    words_umem: Option<Umem>,
     words: HostWords,
     memory: GpuMemory,
 }
@@ -109,10 +112,17 @@ impl Slab {
             // The NIC reads whole WQEs, of which a receive of few pieces writes no more than those and an end.
             memory.fill(0, layout.cq(0), 0)?;
         }
-        let words = HostWords::alloc(gpu, layout.places, "stop words")?;
+        let words = HostWords::alloc(gpu, layout.words(), "stop words")?;
+        let proxied = layout.doorbell_path == DoorbellPath::Proxy;
+        for place in (0..layout.places).filter(|_| proxied && first_index != 0) {
+            write_host_records(&layout, &words, place, first_index)?;
+        }
         let umem = Umem::register(context, &memory)?;
+        let words_umem = proxied
+            .then(|| Umem::register_words(context, &words))
+            .transpose()?;
         let uar = Uar::alloc(context)?;
-        let map = UarMap::map(gpu, &uar)?;
+        let map = (!proxied).then(|| UarMap::map(gpu, &uar)).transpose()?;
         Ok(Self(Arc::new(Parts {
             layout,
             first_index,
@@ -124,6 +134,7 @@ impl Slab {
             map,
             uar,
             umem,
+            words_umem,
             words,
             memory,
         })))
@@ -153,8 +164,22 @@ impl Slab {
         &self.0.uar
     }
 
-    pub(super) fn map(&self) -> &UarMap {
-        &self.0.map
+    /// The page's mapping, unless the host alone rings.
+    pub(super) fn map(&self) -> Option<&UarMap> {
+        self.0.map.as_ref()
+    }
+
+    /// Keeps the doorbell page, as its queues need it.
+    pub(super) fn pin_page(&self) -> Result<PagePin> {
+        match &self.0.map {
+            Some(map) => map.pin().map(PagePin::Mapped),
+            None => self.0.uar.pin().map(PagePin::Own),
+        }
+    }
+
+    /// The UMEM of the host memory that doorbell records lie in, where the host alone rings.
+    pub(super) fn words_umem(&self) -> Option<&Umem> {
+        self.0.words_umem.as_ref()
     }
 
     pub(super) fn words(&self) -> &HostWords {
@@ -162,14 +187,16 @@ impl Slab {
     }
 
     /// Its nodes, parents first.
-    pub(super) fn slots(&self) -> [Arc<dyn Slot>; 5] {
-        [
+    pub(super) fn slots(&self) -> Vec<Arc<dyn Slot>> {
+        let always = [
             self.0.memory.slot(),
             self.0.words.slot(),
             self.0.umem.slot(),
             self.0.uar.slot(),
-            self.0.map.slot(),
-        ]
+        ];
+        let words_umem = self.0.words_umem.iter().map(Umem::slot);
+        let map = self.0.map.iter().map(UarMap::slot);
+        always.into_iter().chain(words_umem).chain(map).collect()
     }
 
     /// No QP is created in it from here on: it goes with its last one.
@@ -223,6 +250,9 @@ impl Slab {
     /// is given the same index.
     pub(super) fn write_control(&self, place: u32, consumer: u64) -> Result<()> {
         let control = fresh_control(self.0.first_index, consumer);
+        if self.0.layout.doorbell_path == DoorbellPath::Proxy {
+            write_host_records(&self.0.layout, &self.0.words, place, self.0.first_index)?;
+        }
         self.0.memory.write(self.0.layout.control(place), &control)
     }
 
@@ -259,7 +289,7 @@ impl Slab {
         }
         // Before the store: after one that failed, the word may be either.
         self.change(place, |place| place.told = true);
-        self.0.words.store(place, stop.into())?;
+        self.0.words.store(self.0.layout.stop(place), stop.into())?;
         self.change(place, |place| place.told = stop);
         Ok(())
     }
@@ -389,6 +419,22 @@ impl fmt::Debug for Slab {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Slab({} of {})", self.taken(), self.0.layout.places)
     }
+}
+
+/// Makes the records of a place that lie in host memory those of a new life.
+fn write_host_records(
+    layout: &Layout,
+    words: &HostWords,
+    place: u32,
+    first_index: u64,
+) -> Result<()> {
+    let record = layout.proxy_record(place);
+    let word = |offset: usize| record + (offset / 8) as u32;
+    let counter = u64::from(dbr_word(first_index));
+    const _: () = assert!(DBR_RECEIVE == 0 && DBR_SEND == 4);
+    words.store(layout.host_dbr(place), counter << 32 | counter)?;
+    words.store(word(offset_of!(ProxyRecord, rung)), first_index)?;
+    words.store(word(offset_of!(ProxyRecord, producer)), first_index)
 }
 
 /// Bytes of a handle that do not change while the QP is exported.

@@ -5,10 +5,12 @@
 
 use std::sync::Arc;
 
+use warpverbs_wire::doorbell::REGISTER_NO_DBR;
+
 use super::{Context, GpuContext};
 use crate::driver::{NicHandle, UarInfo, UarKind};
 use crate::error::{Error, Result};
-use crate::teardown::{GRACE, Graph, Node, Pin, Shared, Slot, deadline_after};
+use crate::teardown::{Graph, Node, Pin, Shared, Slot};
 
 /// Kinds in the order of preference: a page of its own keeps doorbells of other QPs off its
 /// registers; a BlueFlame page takes doorbells too, although write-combined.
@@ -72,6 +74,10 @@ impl Uar {
     pub(crate) fn slot(&self) -> Arc<dyn Slot> {
         self.node.slot()
     }
+
+    pub(crate) fn pin(&self) -> Result<Pin<UarNode>> {
+        self.node.pin()
+    }
 }
 
 pub(crate) struct UarNode {
@@ -114,12 +120,9 @@ impl UarMap {
     pub(crate) fn map(gpu: &GpuContext, uar: &Uar) -> Result<Self> {
         let (info, pin) = (uar.info, uar.node.pin()?);
         let addr = gpu
-            .uar_pages()
-            .acquire(info.page, deadline_after(GRACE), || {
-                gpu.driver()
-                    .map_uar(info.page, info.page_len)
-                    .map_err(Error::driver("map the doorbell page into the GPU"))
-            })?;
+            .driver()
+            .map_uar(info.page, info.page_len)
+            .map_err(Error::driver("map the doorbell page into the GPU"))?;
         let node = UarMapNode {
             context: uar.context.clone(),
             gpu: gpu.clone(),
@@ -138,12 +141,32 @@ impl UarMap {
         self.addr + u64::from(self.doorbell_offset)
     }
 
+    /// Address of that of QPs without doorbell record.
+    pub(crate) fn doorbell_without_record(&self) -> u64 {
+        self.addr + REGISTER_NO_DBR as u64
+    }
+
     pub(crate) fn pin(&self) -> Result<Pin<UarMapNode>> {
         self.node.pin()
     }
 
     pub(crate) fn slot(&self) -> Arc<dyn Slot> {
         self.node.slot()
+    }
+}
+
+/// What a queue keeps of its doorbell page: the mapping that GPU threads ring through, or, where the host alone rings, the page.
+pub(crate) enum PagePin {
+    Mapped(Pin<UarMapNode>),
+    Own(Pin<UarNode>),
+}
+
+impl PagePin {
+    pub(crate) fn slot(&self) -> Arc<dyn Slot> {
+        match self {
+            Self::Mapped(map) => map.slot(),
+            Self::Own(page) => page.slot(),
+        }
     }
 }
 
@@ -162,12 +185,10 @@ impl Node for UarMapNode {
     }
 
     fn destroy(&self) -> Result<()> {
-        self.gpu.uar_pages().release(self.page, || {
-            self.gpu
-                .undo("unmap the doorbell page from the GPU", |gpu| {
-                    gpu.unmap_uar(self.page)
-                })
-        })
+        self.gpu
+            .undo("unmap the doorbell page from the GPU", |gpu| {
+                gpu.unmap_uar(self.page)
+            })
     }
 
     /// The NIC's graph: closing the NIC takes its pages from the GPU.

@@ -25,7 +25,7 @@ use tracing::debug;
 
 use crate::error::{Error, Result};
 
-pub(crate) use baton::{Baton, Held as BatonHeld, wait_until};
+pub(crate) use baton::{Baton, Held as BatonHeld};
 use gate::{Claim, Gate};
 pub(crate) use graph::{Entered, Found, Graph};
 pub use report::{CloseReport, NodeId, Retained};
@@ -294,6 +294,11 @@ pub(crate) struct Pin<N: Node> {
 }
 
 impl<N: Node> Pin<N> {
+    /// Keeps it no more. What is returned is a handle like any other, with which the node may go.
+    pub(crate) fn unpin(self) -> Shared<N> {
+        self.of.clone()
+    }
+
     pub(crate) fn slot(&self) -> Arc<dyn Slot> {
         self.of.slot()
     }

@@ -48,6 +48,8 @@ pub enum Event<'a> {
         /// The stream.
         stream: u64,
     },
+    /// The host gives a device a command.
+    Command,
     /// A thread arrives at a barrier and does not wait.
     Arrive {
         /// The thread.

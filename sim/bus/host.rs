@@ -191,13 +191,24 @@ impl HostWindows {
         Ok(())
     }
 
+    /// Stores to the 4-byte word at an address of an open window that is a multiple of 4.
+    pub fn store_u32(&self, addr: u64, value: u32, order: Ordering) -> Result<(), Fault> {
+        self.check_aligned(addr, 4)?;
+        half_at(addr).store(value, order);
+        Ok(())
+    }
+
     fn check_word(&self, addr: u64) -> Result<(), Fault> {
-        self.check(addr, 8)?;
-        if addr.is_multiple_of(8) {
+        self.check_aligned(addr, 8)
+    }
+
+    fn check_aligned(&self, addr: u64, len: u64) -> Result<(), Fault> {
+        self.check(addr, len as usize)?;
+        if addr.is_multiple_of(len) {
             return Ok(());
         }
-        let detail = "a word of 8 bytes";
-        Err(Fault::new(FaultKind::Misaligned, addr, 8, detail))
+        let detail = "a word must lie at a multiple of its size";
+        Err(Fault::new(FaultKind::Misaligned, addr, len, detail))
     }
 }
 

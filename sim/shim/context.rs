@@ -237,7 +237,7 @@ impl World {
         len: u64,
     ) -> Result<u32> {
         let nic = self.nic(context.nic)?;
-        let window = Window::open(nic.bus(), addr, len, true)?;
+        let window = Window::open(&nic, addr, len, true)?;
         let (range, rights) = (window.range(addr), crate::windows::QUEUES);
         let registered = nic
             .lock()

@@ -316,7 +316,7 @@ pub(crate) fn register_umem(call: &mut Call<'_>) -> Result<()> {
         Some(fd) => Window::of_dmabuf(bus, fd, addr, len)?,
         None => {
             let writable = access & warpverbs_sim_nic::access::LOCAL_WRITE != 0;
-            Window::open(bus, addr, len, writable)?
+            Window::open(&nic, addr, len, writable)?
         }
     };
     let uid = call.context()?.uid;

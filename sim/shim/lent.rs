@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use warpverbs_sim_bus::{Bus, Device};
+use warpverbs_sim_bus::{Access, Agent, Bus, Event, FenceKind, Order, Purpose, Scope, bar_base};
 use warpverbs_sim_nic::{About, Background, HostCall, NicModel, Registers};
 
 use crate::sys::PAGE;
@@ -24,8 +24,10 @@ pub struct Loan {
     pub bus: Arc<Bus>,
     /// The NIC.
     pub model: Arc<Mutex<NicModel>>,
-    /// The thread that it runs on, and its number there; none if the bus steps it.
-    pub thread: Option<(Arc<Background>, usize)>,
+    /// Its number on the bus, and on its thread.
+    pub number: usize,
+    /// The thread that it runs on; none if the bus steps it.
+    pub thread: Option<Arc<Background>>,
 }
 
 /// A lent NIC, as long as it is lent.
@@ -44,10 +46,10 @@ impl LentNic {
 
     pub(crate) fn lock(&self) -> (MutexGuard<'_, NicModel>, Option<HostCall<'_>>) {
         match &self.loan.thread {
-            Some((thread, number)) => {
+            Some(thread) => {
                 let call = thread.call();
                 (
-                    thread.lock(*number, &self.loan.model, About::Everything),
+                    thread.lock(self.loan.number, &self.loan.model, About::Everything),
                     Some(call),
                 )
             }
@@ -58,6 +60,13 @@ impl LentNic {
         }
     }
 
+    /// A call of the driver follows: what its program has stored before, the NIC sees.
+    pub(crate) fn comes_command(&self) {
+        if self.loan.thread.is_none() {
+            self.loan.bus.lock().memory.event(Event::Command);
+        }
+    }
+
     fn pages(&self) -> MutexGuard<'_, BTreeMap<u64, u32>> {
         self.mapped.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -65,8 +74,8 @@ impl LentNic {
     /// Page `page` lies in this memory.
     pub(crate) fn map(&self, page: u32, words: &'static crate::sys::PageWords) {
         match &self.loan.thread {
-            Some((thread, number)) => {
-                thread.map_given(*number, page, words);
+            Some(thread) => {
+                thread.map_given(self.loan.number, page, words);
             }
             None => self.registers.map_given(page, words),
         }
@@ -75,7 +84,7 @@ impl LentNic {
     /// It does so no longer.
     pub(crate) fn unmap(&self, page: u32) {
         match &self.loan.thread {
-            Some((thread, number)) => thread.unmap(*number, page),
+            Some(thread) => thread.unmap(self.loan.number, page),
             None => self.registers.unmap(page),
         }
         self.pages().retain(|_, other| *other != page);
@@ -118,17 +127,28 @@ impl Lent {
         self.nic.pages().get(&addr).copied()
     }
 
-    /// Hands the NIC what programs have stored to its registers: as its own, each a store of the CPU. Of stores to one register only
-    /// the last is still there, so whoever wants each calls this after each. A NIC on a thread finds stores by itself.
+    /// Hands the NIC what programs have stored to its registers: as its own, each a store of the CPU behind the barrier that libmlx5
+    /// and this crate's users have before it. Of stores to one register only the last is still there, so whoever wants each calls
+    /// this after each. A NIC on a thread finds stores by itself.
     pub fn deliver(&self) {
         let mut stores = Vec::new();
         self.nic.registers.take_all(|page, offset, value| {
             stores.push((u64::from(page) * PAGE + offset as u64, value));
         });
-        let (mut model, _call) = self.nic.lock();
+        let store = Access {
+            agent: Agent::Host,
+            order: Order::Mmio,
+            scope: Scope::Sys,
+            purpose: Purpose::Instruction,
+            site: 0,
+        };
+        let bar = bar_base(self.nic.loan.number);
+        let mut bus = self.nic.loan.bus.lock();
         for (register, value) in stores {
+            bus.memory
+                .fence(store.agent, FenceKind::AcqRel, store.scope);
             // A register that is none is nothing that a CPU is told of.
-            let _ = model.mmio_write(register, &value);
+            let _ = bus.mmio_store(store, bar + register, &value);
         }
     }
 

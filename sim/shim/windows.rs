@@ -11,7 +11,7 @@ use warpverbs_sim_nic::{DmaRange, access};
 
 use crate::errno::{Errno, Result};
 use crate::sys;
-use crate::world::{self, Missing};
+use crate::world::{self, Missing, Nic};
 
 /// Bytes that are pinned.
 static PINNED: AtomicU64 = AtomicU64::new(0);
@@ -41,10 +41,15 @@ enum Of {
 pub(crate) const QUEUES: u32 = access::LOCAL_WRITE;
 
 impl Window {
-    /// Opens `len` bytes of the program's memory at `addr`, as pinning does.
-    pub(crate) fn open(bus: &Bus, addr: u64, len: u64, writable: bool) -> Result<Self> {
+    /// Opens `len` bytes of the program's memory at `addr`, as pinning does. To a lent NIC's program the host's memory of a
+    /// simulated GPU on its bus is its own too.
+    pub(crate) fn open(nic: &Nic<'_>, addr: u64, len: u64, writable: bool) -> Result<Self> {
         if len == 0 {
             return Err(Errno::INVAL);
+        }
+        if matches!(nic, Nic::Lent(_)) && region_of(addr) == Region::Simulated {
+            let of = Of::Bus;
+            return Ok(Self { addr, len, of });
         }
         let pinned = PINNED.load(Ordering::Relaxed);
         if pinned
@@ -55,7 +60,7 @@ impl Window {
         }
         sys::populate(addr, len, writable)?;
         PINNED.fetch_add(len, Ordering::Relaxed);
-        Ok(Self::over(&mut bus.lock(), addr, len, Of::Program))
+        Ok(Self::over(&mut nic.bus().lock(), addr, len, Of::Program))
     }
 
     /// Opens `len` bytes of a dmabuf from byte `offset` on: one that a GPU on the NIC's bus has exported, or any memory file.

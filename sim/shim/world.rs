@@ -244,6 +244,7 @@ impl Own {
         for index in 0..wanted_nics() {
             let mut config = NicConfig {
                 name: crate::sysfs::device_name(index),
+                ignores_unused_immediates: true,
                 link_layer,
                 data_direct: has_data_direct(),
                 lag_ports: if offers("lag") { 2 } else { 0 },
@@ -315,6 +316,7 @@ impl Nic<'_> {
                 }
             }
             Self::Lent(nic) => {
+                nic.comes_command();
                 let (model, call) = nic.lock();
                 Locked { model, _call: call }
             }

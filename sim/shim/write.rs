@@ -109,7 +109,7 @@ fn reg_mr(call: &mut Call<'_>) -> Result<()> {
     // The kernel pins for writing only what may be written (`ib_access_writable`).
     let writable = access & !warpverbs_sim_nic::access::REMOTE_READ & 0xf != 0;
     let nic = call.world.nic(call.context()?.nic)?;
-    let window = Window::open(nic.bus(), wanted.start, wanted.length, writable)?;
+    let window = Window::open(&nic, wanted.start, wanted.length, writable)?;
     let (object, lkey, rkey) =
         resources::register(call, wanted.pd_handle, window, wanted.hca_va, access)?;
     call.publish(None, object, |request, mr_handle| {

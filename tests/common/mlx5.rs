@@ -40,11 +40,11 @@ struct OverMlx5 {
 
 /// Puts the real driver in front of a NIC.
 pub(super) fn drive(nic: Simulated) -> Arc<dyn Driven> {
-    let thread = nic.thread.clone().map(|thread| (thread, nic.number));
     let loan = Loan {
         bus: nic.bus.clone(),
         model: nic.model.clone(),
-        thread,
+        number: nic.number,
+        thread: nic.thread.clone(),
     };
     // Other tests have the devices for a while.
     let until = Instant::now() + PATIENCE;
@@ -124,6 +124,8 @@ impl Nic for OverMlx5 {
         dereg_mr(mr: NicHandle) -> ();
         dereg_umem(umem: NicHandle) -> ();
         query_eqn(vector: u32) -> u32;
+        data_direct() -> bool;
+        port_counter_set(port: u8) -> Option<u8>;
         query_port(port: u8) -> PortInfo;
         query_gid(port: u8, index: u32) -> Option<GidEntry>;
         resolve_mac(pd: NicHandle, port: u8, gid_index: u32, remote: [u8; 16]) -> [u8; 6];

@@ -12,12 +12,12 @@ mod nic;
 use std::sync::Arc;
 use std::time::Duration;
 
-use warpverbs::driver::WriteOrdering;
 use warpverbs::driver::fault::Faults;
-use warpverbs::driver::sim::{Check, FindingPolicy, NicStats, Scheduler};
+use warpverbs::driver::sim::{Beside, Check, FindingPolicy, NicStats, Scheduler};
+use warpverbs::driver::{Gpu, Nic, WriteOrdering};
 use warpverbs::{
     Access, Bandwidth, Context, CqForm, Direction, Doorbell, ExportedQp, GpuContext, GpuMemory,
-    Module, Mr, Pd, QpConfig, QpStatus, QueuePair, Result, RunReport, Sharing, Stream,
+    Module, Mr, Pd, Proxy, QpConfig, QpStatus, QueuePair, Result, RunReport, Sharing, Stream,
 };
 
 #[allow(unused_imports, reason = "each test file uses its own part")]
@@ -27,6 +27,9 @@ pub use nic::{Builder, World, hash, over_mlx5, part_of_test};
 pub const PATIENCE: Duration = Duration::from_secs(120);
 /// What a destination holds before a run. No source byte has this value.
 pub const POISON: u8 = 0xa7;
+
+/// Makes drivers of a world's.
+pub type Wrap = Arc<dyn Fn(&World) -> (Arc<dyn Nic>, Arc<dyn Gpu>) + Send + Sync>;
 
 /// What to run.
 #[derive(Clone)]
@@ -62,6 +65,8 @@ pub struct Options {
     pub write_ordering: WriteOrdering,
     /// The host tells the run to stop after it has looked at it so many times.
     pub stop_after: Option<u32>,
+    /// Stands in front of both drivers.
+    pub wrap: Option<Wrap>,
     /// NICs that run by themselves, and the host as a GPU; `WARPVERBS_TEST_ON=host` makes it the default.
     pub on_host: bool,
 }
@@ -92,6 +97,7 @@ impl Default for Options {
             access: Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ,
             write_ordering: WriteOrdering::Owner,
             stop_after: None,
+            wrap: None,
             on_host: std::env::var_os("WARPVERBS_TEST_ON").is_some_and(|on| on == "host"),
         }
     }
@@ -158,6 +164,10 @@ pub struct Bench {
     pub source_mr: Mr,
     pub target_mr: Mr,
     pub bytes: Vec<u8>,
+    /// In the schedule of a simulation; on the host it has a thread.
+    pub beside: Option<Beside>,
+    /// Serves the QPs, if they need one.
+    pub proxy: Option<Proxy>,
 }
 
 impl Options {
@@ -188,6 +198,7 @@ impl Options {
             .first_index(self.first_index)
             .write_ordering(self.write_ordering)
             .on_finding(self.on_finding)
+            .nic_config(|nic| nic.no_dbr |= self.doorbell == Doorbell::NoDbr)
             .gpu_config(|gpu| {
                 if let Some(blocks) = self.resident {
                     (gpu.sms, gpu.blocks_per_sm) = (1, blocks);
@@ -207,6 +218,7 @@ impl Options {
         QpConfig::default()
             .depth(self.depth)
             .cq_form(self.cq)
+            .doorbell_path(self.doorbell.path())
             .first_index(self.first_index)
     }
 
@@ -214,8 +226,12 @@ impl Options {
     pub fn bench(&self) -> Result<Bench> {
         let world = Arc::new(self.world());
         let faults = Faults::new();
-        let nic = Context::open(faults.nic(world.nic()))?;
-        let gpu = GpuContext::open(faults.gpu(world.gpu()))?;
+        let (nic, gpu) = match &self.wrap {
+            Some(wrap) => wrap(&world),
+            None => (world.nic(), world.gpu()),
+        };
+        let nic = Context::open(faults.nic(nic))?;
+        let gpu = GpuContext::open(faults.gpu(gpu))?;
         let pd = Pd::alloc(&nic)?;
         let bytes = pattern(self.seed, self.bandwidth().region_len().unwrap() as usize);
         let source = gpu.alloc_copy(&bytes, "source")?;
@@ -234,6 +250,11 @@ impl Options {
             None => Module::embedded(&gpu)?,
         };
         let stream = Stream::create(&gpu)?;
+        let (mut proxy, mut beside) = (None, None);
+        if self.doorbell == Doorbell::Proxy {
+            let (serving, schedule) = serve(&world, qps.iter().map(ExportedQp::qp))?;
+            (proxy, beside) = (Some(serving), schedule);
+        }
         Ok(Bench {
             world,
             faults,
@@ -249,6 +270,8 @@ impl Options {
             source_mr,
             target_mr,
             bytes,
+            beside,
+            proxy,
         })
     }
 
@@ -303,6 +326,30 @@ impl Bench {
             live: world.live(),
         })
     }
+}
+
+/// A proxy that serves the QPs: in the schedule of a simulation, or on a thread.
+pub fn serve<'a>(
+    world: &World,
+    qps: impl IntoIterator<Item = &'a QueuePair>,
+) -> Result<(Proxy, Option<Beside>)> {
+    let stepped = Proxy::without_thread();
+    let steps = stepped.clone();
+    // Between which steps of the NIC a host's doorbell falls is up to its driver.
+    world.is_timed();
+    let (proxy, beside) = match world.run_beside(move || steps.step() > 0) {
+        Some(beside) => (stepped, Some(beside)),
+        None => (Proxy::start()?, None),
+    };
+    for qp in qps {
+        proxy.add(qp)?;
+    }
+    Ok((proxy, beside))
+}
+
+/// The module of the tests' own kernels.
+pub fn test_ptx() -> Option<String> {
+    Some(include_str!("../kernels/test.ptx").to_owned())
 }
 
 /// Two QPs connected to each other.

@@ -597,6 +597,8 @@ impl fmt::Display for Mode {
             Doorbell::Db => "db",
             Doorbell::DbEarly => "early",
             Doorbell::BlueFlame => "bf",
+            Doorbell::Proxy => "proxy",
+            Doorbell::NoDbr => "nodbr",
         };
         let cq = match self.cq {
             CqForm::Collapsed => "collapsed",

@@ -1,14 +1,37 @@
-//! `ptx/`: built from `device/kernels`, and compared with it.
+//! Committed PTX: built from its sources, and compared with them.
 //!
-//! A PTX file is committed for each architecture whose kernels differ in more than the `.target` line: so far
-//! one, for all.
+//! A PTX file of the provided kernels is committed for each architecture whose kernels differ in more than the `.target` line: so
+//! far one, for all. The tests' own kernels are one file.
 
 use std::{fs, io, path::PathBuf, process::ExitCode};
 
 use warpverbs_build::{Built, Error, PtxBuilder};
 
-/// The committed files.
-const ARCHITECTURES: [&str; 1] = ["sm_70"];
+/// A committed file.
+struct File {
+    /// Its path in the repository.
+    path: &'static str,
+    /// The package that it is built from.
+    package: &'static str,
+    arch: &'static str,
+}
+
+/// All of them.
+const FILES: [File; 2] = [
+    File {
+        path: "ptx/sm_70.ptx",
+        package: "device/kernels",
+        arch: "sm_70",
+    },
+    File {
+        path: "tests/kernels/test.ptx",
+        package: "tests/kernels",
+        arch: "sm_70",
+    },
+];
+
+/// What built them.
+const TOOLCHAIN: &str = "ptx/TOOLCHAIN";
 
 /// `--check`: the toolchain differs from the recorded one, so that nothing was compared.
 const NOT_COMPARED: u8 = 3;
@@ -16,11 +39,11 @@ const NOT_COMPARED: u8 = 3;
 /// Writes the PTX files and `TOOLCHAIN`.
 pub(crate) fn build() -> ExitCode {
     finish(|| {
-        for arch in ARCHITECTURES {
-            let built = compile(arch)?;
-            write(&format!("{arch}.ptx"), &built.text)?;
-            write("TOOLCHAIN", &built.toolchain.version)?;
-            println!("ptx/{arch}.ptx: {} lines", built.text.lines().count());
+        for file in &FILES {
+            let built = compile(file)?;
+            write(file.path, &built.text)?;
+            write(TOOLCHAIN, &built.toolchain.version)?;
+            println!("{}: {} lines", file.path, built.text.lines().count());
         }
         Ok(ExitCode::SUCCESS)
     })
@@ -29,10 +52,10 @@ pub(crate) fn build() -> ExitCode {
 /// Compares the PTX files with what the sources give.
 pub(crate) fn check() -> ExitCode {
     finish(|| {
-        let recorded = read("TOOLCHAIN")?;
+        let recorded = read(TOOLCHAIN)?;
         let mut code = ExitCode::SUCCESS;
-        for arch in ARCHITECTURES {
-            let built = compile(arch)?;
+        for file in &FILES {
+            let (path, built) = (file.path, compile(file)?);
             if built.toolchain.version != recorded {
                 println!(
                     "not compared: ptx/TOOLCHAIN says\n{recorded}but the compiler here is\n{}",
@@ -40,10 +63,10 @@ pub(crate) fn check() -> ExitCode {
                 );
                 return Ok(ExitCode::from(NOT_COMPARED));
             }
-            if built.text == read(&format!("{arch}.ptx"))? {
-                println!("ptx/{arch}.ptx is what the sources give");
+            if built.text == read(path)? {
+                println!("{path} is what the sources give");
             } else {
-                eprintln!("ptx/{arch}.ptx is not what the sources give: run `cargo xtask ptx`");
+                eprintln!("{path} is not what the sources give: run `cargo xtask ptx`");
                 code = ExitCode::FAILURE;
             }
         }
@@ -55,16 +78,14 @@ pub(crate) fn check() -> ExitCode {
 pub(crate) fn check_text() -> ExitCode {
     finish(|| {
         let mut code = ExitCode::SUCCESS;
-        for arch in ARCHITECTURES {
-            let findings = warpverbs_build::check_strictly(&read(&format!("{arch}.ptx"))?);
+        for File { path, .. } in &FILES {
+            let findings = warpverbs_build::check_strictly(&read(path)?);
             for finding in &findings {
-                eprintln!("ptx/{arch}.ptx: {finding}");
+                eprintln!("{path}: {finding}");
                 code = ExitCode::FAILURE;
             }
             if findings.is_empty() {
-                println!(
-                    "ptx/{arch}.ptx: no call, trap, local memory, mangled name or unscoped atomic"
-                );
+                println!("{path}: no call, trap, local memory, mangled name or unscoped atomic");
             }
         }
         Ok(code)
@@ -84,9 +105,9 @@ pub(crate) fn build_c() -> ExitCode {
     })
 }
 
-fn compile(arch: &str) -> Result<Built, Error> {
-    PtxBuilder::new(root().join("device/kernels"))
-        .arch(arch)
+fn compile(file: &File) -> Result<Built, Error> {
+    PtxBuilder::new(root().join(file.package))
+        .arch(file.arch)
         .target_dir(root().join("target/ptx"))
         .strict(true)
         .build()
@@ -106,17 +127,13 @@ fn root() -> PathBuf {
     root
 }
 
-fn committed(name: &str) -> PathBuf {
-    root().join("ptx").join(name)
-}
-
-fn read(name: &str) -> Result<String, Error> {
-    let path = committed(name);
+fn read(path: &str) -> Result<String, Error> {
+    let path = root().join(path);
     fs::read_to_string(&path).map_err(file_error(path))
 }
 
-fn write(name: &str, text: &str) -> Result<(), Error> {
-    let path = committed(name);
+fn write(path: &str, text: &str) -> Result<(), Error> {
+    let path = root().join(path);
     fs::write(&path, text).map_err(file_error(path))
 }
 

@@ -201,6 +201,7 @@ impl Gpu for Faulty<dyn Gpu> {
         Undoes free_host_mapped(addr: u64) -> (), Some(addr), |()| None;
         Uses load_acquire(addr: u64) -> u64, Some(addr), |_| None;
         Uses store_release(addr: u64, value: u64) -> (), Some(addr), |()| None;
+        Uses store_release_u32(addr: u64, value: u32) -> (), Some(addr), |()| None;
         Makes export_dmabuf(addr: u64, len: u64, mapping: DmabufMapping) -> (i32, u64), None, |(fd, _): &(i32, u64)| Some(*fd as u64);
         Makes map_uar(page: u64, len: u64) -> u64, Some(page), |_| Some(page);
         Undoes unmap_uar(page: u64) -> (), Some(page), |()| None;

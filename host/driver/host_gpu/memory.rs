@@ -187,6 +187,12 @@ impl Memory {
             .map_err(|fault| refused(call, &fault))
     }
 
+    pub(super) fn store_u32(&self, call: &'static str, addr: u64, value: u32) -> Result<()> {
+        self.windows
+            .store_u32(addr, value, Ordering::Release)
+            .map_err(|fault| refused(call, &fault))
+    }
+
     /// What is allocated, one line each.
     pub(super) fn live(&self) -> impl Iterator<Item = String> + '_ {
         self.live

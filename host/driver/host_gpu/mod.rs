@@ -13,7 +13,7 @@ mod memory;
 #[allow(unsafe_code)]
 mod stream;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -52,8 +52,8 @@ struct Objects {
     modules: BTreeMap<u64, u64>,
     /// Events: each with what it was last recorded behind.
     events: BTreeMap<u64, Option<Mark>>,
-    /// Doorbell pages that are mapped.
-    pages: BTreeSet<u64>,
+    /// Doorbell pages that are mapped, and how often.
+    pages: BTreeMap<u64, u32>,
 }
 
 impl Objects {
@@ -110,6 +110,7 @@ impl HostGpu {
             objects
                 .pages
                 .iter()
+                .flat_map(|(page, users)| (0..*users).map(move |_| page))
                 .map(|page| format!("GPU page {page:#x}")),
         );
         live
@@ -213,6 +214,10 @@ impl Gpu for HostGpu {
         self.memory().store("store_release", addr, value)
     }
 
+    fn store_release_u32(&self, addr: u64, value: u32) -> Result<()> {
+        self.memory().store_u32("store_release_u32", addr, value)
+    }
+
     fn export_dmabuf(&self, addr: u64, len: u64, _: DmabufMapping) -> Result<(i32, u64)> {
         const CALL: &str = "export_dmabuf";
         self.require_alive(CALL)?;
@@ -261,19 +266,21 @@ impl Gpu for HostGpu {
                 text,
             ));
         }
-        let mut objects = self.objects();
-        if !objects.pages.insert(page) {
-            let text = format!("the page at {page:#x} is mapped already");
-            return Err(DriverError::new(CALL, DriverErrorKind::Busy, text));
-        }
+        *self.objects().pages.entry(page).or_default() += 1;
         Ok(page)
     }
 
     fn unmap_uar(&self, page: u64) -> Result<()> {
-        if self.objects().pages.remove(&page) {
-            return Ok(());
+        let mut objects = self.objects();
+        let users = objects
+            .pages
+            .get_mut(&page)
+            .ok_or_else(|| missing("unmap_uar", "doorbell page", page))?;
+        *users -= 1;
+        if *users == 0 {
+            objects.pages.remove(&page);
         }
-        Err(missing("unmap_uar", "doorbell page", page))
+        Ok(())
     }
 
     fn write_ordering(&self) -> WriteOrdering {

@@ -16,6 +16,7 @@ use warpverbs_sim_gpu::{self as model, EventId, GpuError, GpuModel, KernelId, Mo
 
 #[cfg(target_os = "linux")]
 use super::beside::{Arena, close};
+use super::turns::{self, Schedule};
 use crate::driver::rows;
 use crate::driver::{
     DmabufMapping, DriverError, DriverErrorKind, Gpu, GpuHandle, LaunchCounters, LaunchShape,
@@ -35,6 +36,7 @@ const LINE: u64 = 64;
 pub(super) struct SimGpu {
     model: Mutex<GpuModel>,
     bus: Arc<Bus>,
+    beside: Arc<Schedule>,
     write_ordering: WriteOrdering,
     /// Where registers lie on the bus that a driver of a NIC has mapped at an address of its own.
     registers: Registers,
@@ -71,16 +73,18 @@ enum Kind {
 }
 
 impl SimGpu {
-    /// The driver of `model`, which runs on `bus`.
+    /// The driver of `model`, which runs on `bus`, and takes turns with what is `beside` it.
     pub(super) fn new(
         model: GpuModel,
         bus: Arc<Bus>,
+        beside: Arc<Schedule>,
         write_ordering: WriteOrdering,
         registers: Registers,
     ) -> Self {
         Self {
             model: Mutex::new(model),
             bus,
+            beside,
             write_ordering,
             registers,
             live: Mutex::default(),
@@ -131,11 +135,42 @@ impl SimGpu {
         self.model().access(party)
     }
 
+    /// What the host's threads do in the schedule.
+    pub(super) fn beside(&self) -> &Arc<Schedule> {
+        &self.beside
+    }
+
     /// Runs devices until they have nothing to do, or the GPU until a quantum is over.
     pub(super) fn advance(&self) {
-        if let Err(error) = self.model().advance(QUANTUM) {
+        if let Err(error) = self.run(QUANTUM) {
             tracing::debug!(%error, "the simulation does not advance");
         }
+    }
+
+    /// A call of the host's work takes time.
+    fn pass_call(&self) {
+        if turns::is_inside() {
+            self.advance();
+        }
+    }
+
+    /// Runs GPU, devices and the host's work in turn.
+    fn run(&self, steps: u64) -> std::result::Result<(), GpuError> {
+        if let Some(steps) = self.beside.during_call() {
+            return self.model().advance(steps).map(drop);
+        }
+        let mut left = steps;
+        while left > 0 {
+            let slice = self.beside.slice(left);
+            let advanced = self.model().advance(slice)?;
+            left -= slice;
+            // Where nothing else is to be done, all of the work has its turn.
+            let worked = self.beside.run(advanced.idle);
+            if advanced.idle && !worked {
+                break;
+            }
+        }
+        Ok(())
     }
 
     fn model(&self) -> MutexGuard<'_, GpuModel> {
@@ -211,13 +246,11 @@ impl SimGpu {
         call: &'static str,
         done: impl Fn(&GpuModel) -> std::result::Result<bool, GpuError>,
     ) -> Result<Progress> {
-        let mut model = self.model();
-        let look = |model: &GpuModel| done(model).map_err(|error| from_model(call, &error));
-        if !look(&model)? {
-            model
-                .advance(QUANTUM)
+        let look = || done(&self.model()).map_err(|error| from_model(call, &error));
+        if !look()? {
+            self.run(QUANTUM)
                 .map_err(|error| from_model(call, &error))?;
-            if !look(&model)? {
+            if !look()? {
                 return Ok(Progress::Pending);
             }
         }
@@ -322,11 +355,21 @@ impl Gpu for SimGpu {
     }
 
     fn store_release(&self, addr: u64, value: u64) -> Result<()> {
+        self.pass_call();
         self.bus
             .lock()
             .memory
             .store(host(Order::Release), addr, 8, value)
             .map_err(|fault| from_fault("store_release", &fault))
+    }
+
+    fn store_release_u32(&self, addr: u64, value: u32) -> Result<()> {
+        self.pass_call();
+        self.bus
+            .lock()
+            .memory
+            .store(host(Order::Release), addr, 4, value.into())
+            .map_err(|fault| from_fault("store_release_u32", &fault))
     }
 
     fn export_dmabuf(&self, addr: u64, len: u64, _: DmabufMapping) -> Result<(i32, u64)> {

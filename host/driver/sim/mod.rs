@@ -11,6 +11,7 @@ mod driven;
 mod gpu;
 #[allow(unsafe_code)]
 mod nic;
+mod turns;
 
 use std::fmt::{self, Write as _};
 use std::io;
@@ -34,6 +35,8 @@ pub use warpverbs_sim_nic::{
 pub use self::driven::{Drive as DriveNic, Driven, Simulated};
 use self::gpu::SimGpu;
 use self::nic::{Drive, SimNic};
+pub use self::turns::Beside;
+use self::turns::Schedule;
 use super::host_gpu::HostGpu;
 use super::{Gpu, Nic, WriteOrdering};
 
@@ -91,7 +94,14 @@ pub(crate) fn gpu_beside_nics(
         })
     };
     let model = GpuModel::new(config, bus.clone());
-    let gpu = SimGpu::new(model, bus, WriteOrdering::Owner, Box::new(registers));
+    let beside = Arc::new(Schedule::new(seed));
+    let gpu = SimGpu::new(
+        model,
+        bus,
+        beside,
+        WriteOrdering::Owner,
+        Box::new(registers),
+    );
     Arc::new(gpu.in_files(arena))
 }
 
@@ -113,6 +123,7 @@ pub struct WorldBuilder {
     gpu: GpuConfig,
     write_ordering: WriteOrdering,
     drive: Option<DriveNic>,
+    one_page: bool,
 }
 
 impl World {
@@ -125,6 +136,7 @@ impl World {
             gpu: GpuConfig::default(),
             write_ordering: WriteOrdering::Owner,
             drive: None,
+            one_page: false,
         }
     }
 
@@ -162,6 +174,17 @@ impl World {
         match &self.processor {
             Processor::Simulated(gpu) => gpu.clone(),
             Processor::Host(gpu, _) => gpu.clone(),
+        }
+    }
+
+    /// Runs work of a host thread, such as [`crate::Proxy::step`], in the seeded schedule of the simulated GPU and the NICs,
+    /// until the value is dropped: `work` is called again and again, and says whether it did something. Calls of drivers that
+    /// it makes let GPU and NICs get a little further. Host threads are one agent to the memory model: they share locks. `None`
+    /// where threads are real: start one.
+    pub fn run_beside(&self, work: impl FnMut() -> bool + Send + 'static) -> Option<Beside> {
+        match &self.processor {
+            Processor::Simulated(gpu) => Some(gpu.beside().add(Box::new(work))),
+            Processor::Host(..) => None,
         }
     }
 
@@ -263,9 +286,10 @@ impl World {
                 let model = nic.model();
                 (model.config().name.clone(), model.live_objects())
             };
-            if let Some(driven) = self.driven.get(number) {
-                objects = driven.of_user(objects);
-            }
+            objects = match self.driven.get(number) {
+                Some(driven) => driven.of_user(objects),
+                None => nic.of_user(objects),
+            };
             live.extend(objects.iter().map(|object| format!("{name} {object}")));
         }
         let open = self.bus.lock().dmabufs.open();
@@ -351,6 +375,13 @@ impl WorldBuilder {
         self
     }
 
+    /// Doorbell pages that are not cached are one page of the NIC, for all who ask for one, and it is kept: as libmlx5 has it where
+    /// it knows no dedicated pages. Without this each has its own.
+    pub fn one_doorbell_page(mut self) -> Self {
+        self.one_page = true;
+        self
+    }
+
     /// Has another driver stand between the NICs and whoever uses them.
     pub fn drive(mut self, drive: DriveNic) -> Self {
         self.drive = Some(drive);
@@ -361,6 +392,7 @@ impl WorldBuilder {
     pub fn build(self) -> World {
         let mut parts = self.parts();
         parts.lend(self.drive, None);
+        let beside = Arc::new(Schedule::new(self.gpu.seed));
         let gpu = GpuModel::new(self.gpu, parts.bus.clone());
         let drivers = parts.driven.clone();
         let registers = move |addr: u64| {
@@ -372,6 +404,7 @@ impl WorldBuilder {
         let gpu = SimGpu::new(
             gpu,
             parts.bus.clone(),
+            beside,
             self.write_ordering,
             Box::new(registers),
         );
@@ -432,6 +465,7 @@ impl WorldBuilder {
             _ => None,
         };
         Parts {
+            one_page: self.one_page,
             bus,
             models,
             driven: Vec::new(),
@@ -444,6 +478,7 @@ impl WorldBuilder {
 struct Parts {
     bus: Arc<Bus>,
     models: Vec<Arc<Mutex<NicModel>>>,
+    one_page: bool,
     driven: Vec<Arc<dyn Driven>>,
     cable: Option<Cable>,
 }
@@ -467,10 +502,14 @@ impl Parts {
         let Self {
             bus,
             models,
+            one_page,
             driven,
             cable,
         } = self;
-        let driver = |(number, model)| Arc::new(SimNic::new(model, bus.clone(), drive(number)));
+        let driver = |(number, model)| {
+            let nic = SimNic::new(model, bus.clone(), drive(number), one_page);
+            Arc::new(nic)
+        };
         World {
             nics: models.into_iter().enumerate().map(driver).collect(),
             driven,

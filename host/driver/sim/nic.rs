@@ -10,9 +10,10 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use warpverbs_sim_bus::{Bus, Device, Region, region_of};
+use warpverbs_sim_bus::{self as bus, Bus, Device, Region, Space, region_of};
 use warpverbs_sim_nic::{
     self as model, About, Background, CommandError, DmaRange, HostCall, NicError, NicModel,
+    ObjectId, ObjectKind,
 };
 use warpverbs_wire::doorbell;
 use warpverbs_wire::eqe::Event;
@@ -25,6 +26,7 @@ use warpverbs_wire::prm::{
     rts2rts_qp, sqerr2rts_qp,
 };
 
+use super::turns::is_inside;
 use crate::driver::{
     Access, DriverError, DriverErrorKind, GidEntry, GidKind, LinkLayer, MemoryRegion, MrInfo, Nic,
     NicHandle, PdInfo, PortInfo, UarInfo, UarKind, UmemInfo,
@@ -40,7 +42,17 @@ pub(super) struct SimNic {
     model: Arc<Mutex<NicModel>>,
     bus: Arc<Bus>,
     drive: Drive,
+    /// Where pages that are not cached are one page, which is kept.
+    one_page: Option<Mutex<Option<OnePage>>>,
     objects: Mutex<Objects>,
+}
+
+/// The doorbell page that all have.
+#[derive(Clone, Copy)]
+struct OnePage {
+    id: u32,
+    addr: u64,
+    users: usize,
 }
 
 /// Who lets the model take steps.
@@ -110,11 +122,17 @@ impl Objects {
 
 impl SimNic {
     /// The driver of `model`, attached to `bus`.
-    pub(super) fn new(model: Arc<Mutex<NicModel>>, bus: Arc<Bus>, drive: Drive) -> Self {
+    pub(super) fn new(
+        model: Arc<Mutex<NicModel>>,
+        bus: Arc<Bus>,
+        drive: Drive,
+        one_page: bool,
+    ) -> Self {
         Self {
             model,
             bus,
             drive,
+            one_page: one_page.then(Mutex::default),
             objects: Mutex::default(),
         }
     }
@@ -140,9 +158,41 @@ impl SimNic {
         }
     }
 
-    /// The host waits: the NIC gets somewhere.
+    /// Of the NIC's live objects those that were handed out, each as often as it was.
+    pub(super) fn of_user(&self, mut live: Vec<ObjectId>) -> Vec<ObjectId> {
+        if let Some(OnePage { id, users, .. }) = self.one_page().as_deref().copied().flatten() {
+            let page = ObjectId::new(ObjectKind::Uar, id);
+            live.retain(|object| *object != page);
+            live.extend(std::iter::repeat_n(page, users));
+        }
+        live
+    }
+
+    fn one_page(&self) -> Option<MutexGuard<'_, Option<OnePage>>> {
+        let page = self.one_page.as_ref()?;
+        Some(page.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Makes a doorbell page; its number and address.
+    fn make_page(&self, call: &'static str, kind: model::UarKind) -> Result<(u32, u64)> {
+        let id = self
+            .model()
+            .alloc_uar(kind)
+            .map_err(|error| from_model(call, &error))?;
+        let addr = match &self.drive {
+            Drive::Stepped { bar } => bar + u64::from(id) * doorbell::UAR_PAGE as u64,
+            Drive::Background { thread, number } => thread
+                .map(*number, id)
+                .ok_or_else(|| invalid(call, "the NIC does not run".into()))?,
+        };
+        Ok((id, addr))
+    }
+
+    /// The host waits: the NIC gets somewhere. Work in the schedule does not wait: the NIC takes its steps there.
     fn advance(&self) {
-        if let Drive::Stepped { .. } = self.drive {
+        if let Drive::Stepped { .. } = self.drive
+            && !is_inside()
+        {
             self.bus.lock().run_devices(QUANTUM);
         }
     }
@@ -171,6 +221,19 @@ impl SimNic {
     ) -> Result<(DmaRange, Option<Window>)> {
         match region {
             MemoryRegion::Address { addr, len } => {
+                // Host memory that a simulated GPU has mapped is the bus's, and not this process's.
+                let mapped = Space::HostMapped.base()..Space::MAPPED_REGISTERS;
+                if len > 0
+                    && mapped.contains(&addr)
+                    && addr.checked_add(len).is_some_and(|end| end <= mapped.end)
+                {
+                    let range = DmaRange {
+                        bus_addr: addr,
+                        len,
+                        iova: addr,
+                    };
+                    return Ok((range, None));
+                }
                 // As the kernel pins what is registered, pages of user space only: 47 bits of address, page 0 left out.
                 let last = addr.checked_add(len).filter(|end| *end <= 1 << 47);
                 if len == 0 || addr < 4096 || last.is_none() {
@@ -257,6 +320,9 @@ impl SimNic {
 
     /// Executes a mailbox on the model.
     fn execute(&self, call: &'static str, input: &[u8], output: &mut [u8]) -> Result<()> {
+        if let Drive::Stepped { .. } = self.drive {
+            self.bus.lock().memory.event(bus::Event::Command);
+        }
         self.model_about(About::Command(input))
             .command(input, output)
             .map_err(|refused| refusal(call, &refused))
@@ -473,17 +539,25 @@ impl Nic for SimNic {
             UarKind::BlueFlame => model::UarKind::BlueFlame,
         };
         const CALL: &str = "alloc_uar";
-        let page_id = self
-            .model_about(About::NoQueue)
-            .alloc_uar(kind)
-            .map_err(|error| from_model(CALL, &error))?;
-        let page_len = doorbell::UAR_PAGE as u64;
-        let page = match &self.drive {
-            Drive::Stepped { bar } => bar + u64::from(page_id) * page_len,
-            Drive::Background { thread, number } => thread
-                .map(*number, page_id)
-                .ok_or_else(|| invalid(CALL, "the NIC does not run".into()))?,
+        let shared = self
+            .one_page()
+            .filter(|_| kind != model::UarKind::BlueFlame);
+        let (page_id, page) = match shared {
+            None => self.make_page(CALL, kind)?,
+            Some(mut shared) => {
+                let mut one = match *shared {
+                    Some(one) => one,
+                    None => {
+                        let (id, addr) = self.make_page(CALL, kind)?;
+                        OnePage { id, addr, users: 0 }
+                    }
+                };
+                one.users += 1;
+                *shared = Some(one);
+                (one.id, one.addr)
+            }
         };
+        let page_len = doorbell::UAR_PAGE as u64;
         Ok(UarInfo {
             handle: self.objects().add(Object::Uar(page_id)),
             page_id,
@@ -499,6 +573,12 @@ impl Nic for SimNic {
             let Object::Uar(page) = object else {
                 return Err(invalid(CALL, "not a doorbell page".into()));
             };
+            if let Some(mut shared) = self.one_page()
+                && let Some(one) = shared.as_mut().filter(|one| one.id == page)
+            {
+                one.users = one.users.saturating_sub(1);
+                return Ok(());
+            }
             self.model_about(About::Page(page))
                 .free_uar(page)
                 .map_err(|error| from_model(CALL, &error))?;
@@ -515,9 +595,26 @@ impl Nic for SimNic {
             return Err(invalid(CALL, "not a doorbell page".into()));
         };
         let register = u64::from(page) * doorbell::UAR_PAGE as u64 + doorbell::REGISTER as u64;
-        self.model_about(About::Page(page))
-            .mmio_write(register, &value)
-            .map_err(|fault| invalid(CALL, fault.to_string()))?;
+        match &self.drive {
+            Drive::Stepped { bar } => {
+                let store = bus::Access {
+                    agent: bus::Agent::Host,
+                    order: bus::Order::Mmio,
+                    scope: bus::Scope::Sys,
+                    purpose: bus::Purpose::Instruction,
+                    site: 0,
+                };
+                let mut bus = self.bus.lock();
+                // The barrier that the trait demands.
+                bus.memory
+                    .fence(store.agent, bus::FenceKind::AcqRel, store.scope);
+                bus.mmio_store(store, bar + register, &value)
+            }
+            Drive::Background { .. } => self
+                .model_about(About::Page(page))
+                .mmio_write(register, &value),
+        }
+        .map_err(|fault| invalid(CALL, fault.to_string()))?;
         self.advance();
         Ok(())
     }

@@ -447,6 +447,8 @@ impl Agents {
                 self.launches.clear();
                 return true;
             }
+            // The device takes it from memory, behind all that the host has stored: assumed, as of a copy.
+            Event::Command => return true,
             Event::HostSync { stream } => {
                 let clock = self.streams.get(&stream).cloned().unwrap_or_default();
                 if let Some(host) = self.get_mut(HOST) {
@@ -633,10 +635,5 @@ impl Agents {
             }
             state.doorbell = carried;
         }
-    }
-
-    /// How far devices are from GPU threads.
-    pub(super) fn device_distance(&self) -> usize {
-        self.device_distance
     }
 }

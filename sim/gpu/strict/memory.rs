@@ -514,8 +514,12 @@ impl Memory for StrictMemory {
 
     fn post(&mut self, access: Access, posted: Posted) -> bool {
         let slot = self.agents.slot(access.agent, access.site);
-        let distance = self.agents.device_distance();
-        let Some(agent) = self.agents.get_mut(slot) else {
+        let place = self
+            .agents
+            .get(slot)
+            .map_or(Place::Host, |agent| agent.place);
+        let distance = self.agents.distance(place, Place::Device);
+        let Some(agent) = self.agents.get(slot) else {
             return false;
         };
         let carries = agent.fenced(distance);

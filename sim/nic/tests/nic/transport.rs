@@ -5,7 +5,7 @@ use warpverbs_wire::cqe::{Completion, Cqe, CqeOpcode};
 use warpverbs_wire::eqe::{Event, EventType};
 use warpverbs_wire::prm::qpc::{AtomicMode, OptParam, QpState, Qpc, RqType};
 use warpverbs_wire::prm::rmpc::RmpState;
-use warpverbs_wire::prm::{modify_rmp, query_rmp, rts2rts_qp};
+use warpverbs_wire::prm::{modify_rmp, qp_2err, query_rmp, rts2rts_qp};
 use warpverbs_wire::wqe::{
     Opcode, SIGNALLED, compare_swap, fetch_add, masked_compare_swap_4, masked_compare_swap_8,
     masked_fetch_add_4, masked_fetch_add_8, segment_bytes,
@@ -909,6 +909,16 @@ fn queue_pairs_share_a_receive_queue_and_its_limit_raises_one_event() {
             of(EventType::SrqLastWqe)
         ]
     );
+    // By command too, once.
+    let number = receivers[1].qpn;
+    for _ in 0..2 {
+        far.command(qp_2err::In { qpn: number }).unwrap();
+    }
+    let last = Event::Queue {
+        event: EventType::SrqLastWqe,
+        number,
+    };
+    assert_eq!(far.nic().take_events(), [last]);
 }
 
 /// Not a check: prints how many small WRITEs a second the stepping mode executes. Run it in release, with `--ignored`.
