@@ -1,18 +1,20 @@
 //! The provided kernels beyond bandwidth and latency, and every mode of those that post: data verified, under strict, with both
 //! schedulers. `WARPVERBS_PROVIDED_SEEDS` says with how many seeds; `WARPVERBS_FULL=1` means 100.
 
+mod common;
+
 use std::time::Duration;
 
+use common::{PATIENCE, World};
+
 use warpverbs::driver::WriteOrdering;
-use warpverbs::driver::sim::{Check, Scheduler, World};
+use warpverbs::driver::sim::{Beside, Check, Scheduler};
 use warpverbs::wire::abi::{Descriptor, data_word, inline_words};
 use warpverbs::{
-    Access, Completions, Context, CqForm, Direction, Doorbell, ExportedQp, GpuContext, GpuMemory,
-    Module, Mr, Operation, Order, Pd, QpConfig, QueuePair, Rate, Run, RunReport, SeededData, Sends,
-    Sharing, Stream, Task, TaskLaunch, ThreadError,
+    Access, Completions, Context, CqForm, Direction, Doorbell, ErrorKind, ExportedQp, GpuContext,
+    GpuMemory, Module, Mr, Operation, Order, Pd, Proxy, QpConfig, QueuePair, Rate, Run, RunReport,
+    SeededData, Sends, Sharing, Stream, Task, TaskLaunch, ThreadError,
 };
-
-const PATIENCE: Duration = Duration::from_secs(120);
 
 fn seeds() -> u64 {
     let wanted = std::env::var("WARPVERBS_PROVIDED_SEEDS");
@@ -31,6 +33,8 @@ struct Rig {
     stream: Stream,
     qps: Vec<ExportedQp>,
     peers: Vec<ExportedQp>,
+    /// Rings for QPs that need it.
+    proxy: Option<(Proxy, Option<Beside>)>,
 }
 
 fn all() -> Access {
@@ -38,7 +42,21 @@ fn all() -> Access {
 }
 
 impl Rig {
-    fn new((seed, scheduler, check): (u64, Scheduler, Check), qps: usize, cq: CqForm) -> Self {
+    fn new(how: How, qps: usize, cq: CqForm) -> Self {
+        Self::with(how, qps, cq, Doorbell::Db)
+    }
+
+    fn of(mode: Mode, how: How) -> Self {
+        Self::with(how, mode.7, mode.4, mode.1)
+    }
+
+    fn with((seed, scheduler, check): How, qps: usize, cq: CqForm, doorbell: Doorbell) -> Self {
+        // Indices of every second world soon pass 2^16.
+        let first_index = if seed.is_multiple_of(2) {
+            (1 << 16) - 9
+        } else {
+            0
+        };
         let world = World::builder()
             .seed(seed)
             .scheduler(scheduler)
@@ -48,6 +66,8 @@ impl Rig {
             } else {
                 WriteOrdering::Owner
             })
+            .first_index(first_index)
+            .nic_config(|nic| nic.no_dbr |= doorbell == Doorbell::NoDbr)
             .build();
         let nic = Context::open(world.nic()).unwrap();
         let gpu = GpuContext::open(world.gpu()).unwrap();
@@ -55,6 +75,8 @@ impl Rig {
         let config = QpConfig::default()
             .depth(32)
             .cq_form(cq)
+            .doorbell_path(doorbell.path())
+            .first_index(first_index)
             .access(all())
             .receive_depth(8)
             .min_rnr_timer(1);
@@ -66,6 +88,7 @@ impl Rig {
             pd,
             qps: Vec::new(),
             peers: Vec::new(),
+            proxy: None,
         };
         for _ in 0..qps {
             let mut qp = QueuePair::create(&rig.pd, &rig.gpu, &config).unwrap();
@@ -73,6 +96,10 @@ impl Rig {
             connect(&mut qp, &mut peer);
             rig.qps.push(qp.export().unwrap());
             rig.peers.push(peer.export().unwrap());
+        }
+        if doorbell == Doorbell::Proxy {
+            let qps = rig.qps.iter().map(ExportedQp::qp);
+            rig.proxy = Some(common::serve(&rig.world, qps).unwrap());
         }
         rig
     }
@@ -107,7 +134,9 @@ fn connect(qp: &mut QueuePair, peer: &mut QueuePair) {
     peer.connect(&qp.local_info()).unwrap();
 }
 
-fn worlds(check: Check) -> Vec<(u64, Scheduler, Check)> {
+type How = (u64, Scheduler, Check);
+
+fn worlds(check: Check) -> Vec<How> {
     (1..=seeds())
         .flat_map(|seed| {
             [Scheduler::Independent, Scheduler::Converge].map(|scheduler| (seed, scheduler, check))
@@ -142,6 +171,8 @@ fn modes() -> Vec<Mode> {
             (Doorbell::Db, Order::Sys),
             (Doorbell::DbEarly, Order::Sys),
             (Doorbell::BlueFlame, Order::Sys),
+            (Doorbell::Proxy, Order::Sys),
+            (Doorbell::NoDbr, Order::Sys),
             (Doorbell::Db, Order::Gpu),
         ] {
             out.push((Sharing::Exclusive, doorbell, order, Every, cq, 2, 1, 2));
@@ -203,7 +234,7 @@ fn check_of(mode: &Mode) -> Check {
 fn writes_and_reads_arrive_in_every_mode() {
     for mode in modes() {
         for how in worlds(check_of(&mode)) {
-            let rig = Rig::new(how, mode.7, mode.4);
+            let rig = Rig::of(mode, how);
             for operation in [Operation::Write, Operation::Read] {
                 let rate = rate(mode, operation, 24);
                 let sent = bytes(rate.remote_len().unwrap() as usize);
@@ -229,7 +260,7 @@ fn inline_data_arrives_in_every_mode() {
             continue;
         }
         for how in worlds(check_of(&mode)) {
-            let rig = Rig::new(how, mode.7, mode.4);
+            let rig = Rig::of(mode, how);
             let rate = rate(mode, Operation::WriteInline, 28);
             let len = rate.remote_len().unwrap() as usize;
             let (to, remote) = rig.memory(&vec![0xee; len]);
@@ -250,7 +281,7 @@ fn inline_data_arrives_in_every_mode() {
 fn sums_add_up_in_every_mode() {
     for mode in modes() {
         for how in worlds(check_of(&mode)) {
-            let rig = Rig::new(how, mode.7, mode.4);
+            let rig = Rig::of(mode, how);
             let rate = Rate {
                 slots: ITERS as u32,
                 ..rate(mode, Operation::FetchAdd { add: 3 }, 8)
@@ -302,7 +333,7 @@ fn sends(mode: Mode) -> Sends {
 fn messages_land_in_every_mode() {
     for mode in modes() {
         for how in worlds(check_of(&mode)) {
-            let rig = Rig::new(how, mode.7, mode.4);
+            let rig = Rig::of(mode, how);
             let sends = sends(mode);
             let sent = bytes((mode.5 * SLOTS * sends.size) as usize);
             let (_source, from) = rig.memory(&sent);
@@ -322,35 +353,82 @@ fn messages_land_in_every_mode() {
     }
 }
 
-/// A receive queue goes on in a new life of its QP, whose CQ goes on too.
+/// A receive queue goes on in a new life of its QP, whose CQ goes on too; also where a host thread rings for sends.
 #[test]
 fn a_queue_that_was_reset_receives_again() {
     for how in worlds(Check::Strict) {
-        let mut rig = Rig::new(how, 1, CqForm::Ring);
-        let mode = modes()[0];
-        let sends = Sends {
-            threads: 1,
-            block: 1,
-            ..sends(mode)
-        };
-        let sent = bytes((SLOTS * sends.size) as usize);
-        let (_source, from) = rig.memory(&sent);
-        let into = rig.memory(&vec![0xee; 6 * 40]);
-        for _ in 0..3 {
-            let (module, stream) = (&rig.module, &rig.stream);
-            let (run, log) = sends
-                .launch(module, stream, &rig.qps, &rig.peers, &from, &into.1)
-                .unwrap();
-            rig.finish(run);
-            assert!(log.read().unwrap().iter().all(|landed| landed.len == 40));
-            let mut qp = rig.qps.remove(0).unexport().unwrap();
-            let mut peer = rig.peers.remove(0).unexport().unwrap();
-            qp.reset().unwrap();
-            peer.reset().unwrap();
-            connect(&mut qp, &mut peer);
-            rig.qps.push(qp.export().unwrap());
-            rig.peers.push(peer.export().unwrap());
+        for doorbell in [Doorbell::Db, Doorbell::Proxy] {
+            let mut rig = Rig::with(how, 1, CqForm::Ring, doorbell);
+            let sends = Sends {
+                threads: 1,
+                block: 1,
+                doorbell,
+                ..sends(modes()[0])
+            };
+            let sent = bytes((SLOTS * sends.size) as usize);
+            let (_source, from) = rig.memory(&sent);
+            let into = rig.memory(&vec![0xee; 6 * 40]);
+            for _ in 0..3 {
+                let (module, stream) = (&rig.module, &rig.stream);
+                let (run, log) = sends
+                    .launch(module, stream, &rig.qps, &rig.peers, &from, &into.1)
+                    .unwrap();
+                rig.finish(run);
+                assert!(log.read().unwrap().iter().all(|landed| landed.len == 40));
+                let mut qp = rig.qps.remove(0).unexport().unwrap();
+                let mut peer = rig.peers.remove(0).unexport().unwrap();
+                qp.reset().unwrap();
+                peer.reset().unwrap();
+                connect(&mut qp, &mut peer);
+                if let Some((proxy, _)) = &rig.proxy {
+                    proxy.add(&qp).unwrap();
+                }
+                rig.qps.push(qp.export().unwrap());
+                rig.peers.push(peer.export().unwrap());
+            }
         }
+    }
+}
+
+/// Who posts needs QPs made for its doorbell; who receives, or answers, does not.
+#[test]
+fn a_kernel_is_refused_qps_that_were_made_for_another_doorbell() {
+    let rings = [Doorbell::Db, Doorbell::Proxy, Doorbell::NoDbr];
+    for made_for in rings {
+        let how = (1, Scheduler::Independent, Check::Fast);
+        let rig = Rig::with(how, 1, CqForm::Ring, made_for);
+        let (module, stream) = (&rig.module, &rig.stream);
+        let (_memory, mr) = rig.memory(&[0; 240]);
+        for doorbell in rings {
+            let mode = (
+                Sharing::Exclusive,
+                doorbell,
+                Order::Sys,
+                Completions::Every,
+                CqForm::Ring,
+                1,
+                1,
+                1,
+            );
+            let (rate, sends) = (rate(mode, Operation::Write, 24), sends(mode));
+            let wrote = rate.launch(module, stream, &rig.qps, Some(&mr), &mr.remote());
+            let sent = sends.launch(module, stream, &rig.qps, &rig.peers, &mr, &mr);
+            for refused in [
+                wrote.map(|run| rig.finish(run)).err(),
+                sent.map(|(run, _)| rig.finish(run)).err(),
+            ] {
+                assert_eq!(
+                    refused.as_ref().map(warpverbs::Error::kind),
+                    (doorbell != made_for).then_some(ErrorKind::InvalidArgument),
+                    "{made_for:?} {doorbell:?}"
+                );
+            }
+        }
+        let drained = TaskLaunch::new(Task::Drain).launch(module, stream, &rig.qps);
+        assert_eq!(
+            drained.map(|run| rig.finish(run)).is_ok(),
+            made_for == Doorbell::Db
+        );
     }
 }
 

@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use warpverbs::driver::sim::World;
+use crate::common::World;
 use warpverbs::driver::{Phase, PhaseCounters};
 use warpverbs::{
     Access, Context, CqForm, Doorbell, ExportedQp, GpuContext, GpuMemory, Module, Mr, Operation,

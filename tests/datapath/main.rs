@@ -2,6 +2,8 @@
 //!
 //! `BLESS=1 cargo test --test datapath` keeps what they are now; `cargo bench --bench datapath` prints them.
 
+#[path = "../common/mod.rs"]
+mod common;
 mod figures;
 
 const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/datapath/golden.txt");

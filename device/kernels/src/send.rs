@@ -117,6 +117,8 @@ unsafe fn receive(params: &SendParams, qp: u64, result: &mut ThreadResult) -> Re
     let expected = expected(params, qp);
     let size = u64::from(common.size);
     let mut next = 0;
+    // Index of the first receive, which has the first buffer: the queue may have been used before.
+    let mut first = 0;
     result.start_ns = thread::now_ns();
     while result.completed < expected {
         let free = buffers - (result.posted - result.completed);
@@ -124,7 +126,7 @@ unsafe fn receive(params: &SendParams, qp: u64, result: &mut ThreadResult) -> Re
         let now = if free < left { free } else { left };
         if now != 0 {
             let mut at = next;
-            rq.post_many(now as u32, |_| {
+            let posted = rq.post_many(now as u32, |_| {
                 let addr = params.into.wrapping_add((own + at).wrapping_mul(size));
                 at = if at + 1 == buffers { 0 } else { at + 1 };
                 let local = Local {
@@ -133,6 +135,9 @@ unsafe fn receive(params: &SendParams, qp: u64, result: &mut ThreadResult) -> Re
                 };
                 (local, common.size)
             })?;
+            if result.posted == 0 {
+                first = posted;
+            }
             next = at;
             result.posted += now;
         }
@@ -143,7 +148,8 @@ unsafe fn receive(params: &SendParams, qp: u64, result: &mut ThreadResult) -> Re
             _ => u32::MAX,
         };
         let word = u64::from(len) << 32 | u64::from(received.immediate);
-        let at = own + received.index.checked_rem(buffers).unwrap_or(0);
+        let number = received.index.wrapping_sub(first);
+        let at = own + number.checked_rem(buffers).unwrap_or(0);
         // SAFETY: the caller's: `qps * buffers` words, of which this thread alone writes its own.
         unsafe {
             (params.landed as *mut u64)

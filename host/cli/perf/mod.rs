@@ -13,6 +13,7 @@ mod mode;
 mod plan;
 mod report;
 mod sends;
+mod serving;
 mod session;
 
 use std::time::Instant;

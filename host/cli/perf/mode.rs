@@ -13,10 +13,11 @@ pub(crate) fn sharing(sharing: Sharing) -> warpverbs::Sharing {
 
 pub(crate) fn doorbell(doorbell: Doorbell) -> warpverbs::Doorbell {
     match doorbell {
-        // `Plan` refuses the latter two.
-        Doorbell::Db | Doorbell::Proxy | Doorbell::Nodbr => warpverbs::Doorbell::Db,
+        Doorbell::Db => warpverbs::Doorbell::Db,
         Doorbell::Early => warpverbs::Doorbell::DbEarly,
         Doorbell::Bf => warpverbs::Doorbell::BlueFlame,
+        Doorbell::Proxy => warpverbs::Doorbell::Proxy,
+        Doorbell::Nodbr => warpverbs::Doorbell::NoDbr,
     }
 }
 

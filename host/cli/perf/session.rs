@@ -17,7 +17,8 @@ use super::devices::Devices;
 use super::mode;
 use super::plan::Plan;
 use super::report::Outcome;
-use crate::args::{Cq, Test};
+use super::serving::Serving;
+use crate::args::{Cq, Doorbell, Test};
 use crate::failure::{Failure, one_line};
 use crate::interrupt::{Interrupt, Signal};
 
@@ -38,6 +39,8 @@ pub(crate) struct Session {
     pub(crate) stream: Stream,
     nics: [Context; 2],
     devices: Devices,
+    /// Rings, where GPU threads do not.
+    serving: Option<Serving>,
     interrupt: Interrupt,
     trace: Option<(PathBuf, Trace)>,
     pcap: Option<PathBuf>,
@@ -62,6 +65,12 @@ impl Session {
         devices.record(plan.pcap.as_deref(), trace.as_ref())?;
         let [near, far] = devices.nics();
         let nics = [Context::open(near)?, Context::open(far)?];
+        if plan.doorbell == Doorbell::Nodbr && !nics[0].capabilities().no_dbr {
+            return Err(Failure::Run(format!(
+                "NIC {} has no queue pairs without doorbell record: use --doorbell proxy, or db",
+                devices.nic_name()
+            )));
+        }
         let gpu = GpuContext::open(devices.gpu())?;
         let [pd, far_pd] = [Pd::alloc(&nics[0])?, Pd::alloc(&nics[1])?];
         let module = match &plan.ptx {
@@ -71,6 +80,9 @@ impl Session {
             None => Module::embedded(&gpu)?,
         };
         let stream = Stream::create(&gpu)?;
+        let serving = (plan.doorbell == Doorbell::Proxy)
+            .then(|| Serving::start(&devices))
+            .transpose()?;
         Ok(Self {
             pd,
             far_pd,
@@ -79,6 +91,7 @@ impl Session {
             stream,
             nics,
             devices,
+            serving,
             interrupt,
             trace,
             pcap: plan.pcap.clone(),
@@ -105,18 +118,22 @@ impl Session {
         plan: &Plan,
         count: u32,
     ) -> Result<(Vec<QueuePair>, Vec<QueuePair>), Failure> {
-        let config = QpConfig::default()
+        let answers = QpConfig::default()
             .depth(plan.depth)
             .cq_form(mode::cq_form(plan.cq));
+        let config = answers
+            .clone()
+            .doorbell_path(mode::doorbell(plan.doorbell).path());
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         let far_config = match plan.test {
             // A receiver that is behind says so for 10 us, the shortest time: it is one thread.
-            Test::SendBw => config
-                .clone()
+            Test::SendBw => answers
                 .receive_depth(plan.receives.next_power_of_two())
                 .min_rnr_timer(1),
-            Test::AtomicRate => config.clone().access(access | Access::REMOTE_ATOMIC),
-            _ => config.clone(),
+            Test::AtomicRate => answers.access(access | Access::REMOTE_ATOMIC),
+            // Both ends post.
+            Test::WriteLat => config.clone(),
+            Test::WriteBw | Test::ReadBw | Test::PostRate => answers,
         };
         let build = |pd: &Pd, config: &QpConfig| {
             QpPool::create(pd, &self.gpu, config, count)?.qps(count as usize)
@@ -127,6 +144,12 @@ impl Session {
         let (here, there) = (infos(&near), infos(&far));
         QueuePair::connect_all(&mut near, &there)?;
         QueuePair::connect_all(&mut far, &here)?;
+        if let Some(serving) = &self.serving {
+            serving.add(&near)?;
+            if plan.test == Test::WriteLat {
+                serving.add(&far)?;
+            }
+        }
         Ok((near, far))
     }
 
@@ -237,11 +260,13 @@ impl Session {
             stream,
             nics,
             devices,
+            serving,
             interrupt: _,
             trace,
             pcap,
         } = self;
-        let mut findings = devices.findings();
+        let mut findings = serving.map(Serving::end).unwrap_or_default();
+        findings.extend(devices.findings());
         drop((stream, module, pd, far_pd, gpu, nics));
         if let (Some(path), Some(cable)) = (pcap, devices.cable())
             && let Err(error) = cable.end_capture()

@@ -156,6 +156,10 @@ fn every_test_runs_in_every_mode() {
             "--cq collapsed",
             "--cq ring --doorbell early",
             "--doorbell bf --sharing gpu --threads 4 --qps 2",
+            "--doorbell proxy",
+            "--doorbell proxy --cq ring --sharing gpu --threads 4 --qps 2",
+            "--doorbell nodbr --cq ring",
+            "--doorbell nodbr --sharing gpu --threads 4 --qps 2",
             "--cq onerror --sharing gpu --threads 3",
             "--cq ring --sharing warp --threads 6 --qps 2",
             "--sharing cta --threads 5",
@@ -167,15 +171,26 @@ fn every_test_runs_in_every_mode() {
             if mode.contains("bf") {
                 assert_eq!(run["doorbells_per_op"], 1.0, "{run}");
             }
+            // The host's are no GPU thread's.
+            if mode.contains("proxy") {
+                assert_eq!(run["doorbells_per_op"], 0.0, "{run}");
+            }
         }
         verified(&format!("{test} --iters 40 --check gpu --order gpu"));
         let run = verified(&format!(
             "{test} --iters 40 --gpu host --sharing cta --threads 3"
         ));
         assert!(run["executed_instructions_per_op"].is_null(), "{run}");
+        for doorbell in ["proxy", "nodbr"] {
+            verified(&format!(
+                "{test} --iters 40 --gpu host --doorbell {doorbell} --sharing gpu --threads 3"
+            ));
+        }
     }
     for mode in [
         "--doorbell bf",
+        "--doorbell proxy",
+        "--doorbell nodbr --cq ring",
         "--cq onerror",
         "--doorbell early --cq ring",
     ] {
@@ -276,6 +291,11 @@ fn bad_usage_is_one_line_and_exit_code_2() {
             "a multiple of --qps",
         ),
         ("perf write-bw --sharing cta --doorbell bf", "--doorbell db"),
+        (
+            "perf write-bw --cq onerror --doorbell proxy",
+            "--doorbell db",
+        ),
+        ("perf write-bw --order gpu --doorbell nodbr", "--order sys"),
         (
             "perf write-bw --cq onerror --doorbell early",
             "--doorbell db",
