@@ -387,10 +387,9 @@ fn no_segment_store_can_be_left_out() {
         .map_or(lines.len(), |more| start + 1 + more);
     let stores: Vec<usize> = (start..end)
         .filter(|at| {
-            let line = lines[*at].trim_start();
-            line.starts_with("st.") && line.contains(".v2.")
+            // What the compiler stores by itself has no state space.
+            lines[*at].trim_start().starts_with("st.global.v2.")
         })
-        .filter(|at| lines[at - 1].contains("begin inline asm"))
         .collect();
     // Three segments in each of eight modes.
     assert!(stores.len() >= 24, "{}", stores.len());
