@@ -80,6 +80,13 @@ impl Plan {
                     "--check needs --nic sim: a NIC that runs by itself is in no order that could be judged".into(),
                 );
             }
+            if gpu == Gpu::Sim && args.doorbell == Doorbell::Proxy {
+                return usage(format!(
+                    "--doorbell proxy with --nic {} needs --gpu host: its doorbell records are registered by their address in this \
+                     process, where the simulated GPU has no memory",
+                    args.nic
+                ));
+            }
             if args.pcap.is_some() || args.trace.is_some() {
                 return usage("--pcap and --trace need --nic sim".into());
             }
