@@ -15,7 +15,7 @@ use warpverbs::{
 use super::closing::{Closed, GRACE};
 use super::devices::Devices;
 use super::mode;
-use super::plan::Plan;
+use super::plan::{self, Plan};
 use super::report::Outcome;
 use super::serving::Serving;
 use crate::args::{Cq, Doorbell, Test};
@@ -135,7 +135,13 @@ impl Session {
             Test::WriteLat => config.clone(),
             Test::WriteBw | Test::ReadBw | Test::PostRate => answers,
         };
-        let build = |pd: &Pd, config: &QpConfig| {
+        let build = |pd: &Pd, config: &QpConfig| -> warpverbs::Result<Vec<_>> {
+            // Where a doorbell page is memory it holds the last doorbell alone, and without a record a lost one is not made good:
+            // each queue pair has a page.
+            if plan.gpu == plan::Gpu::Host && plan.doorbell == Doorbell::Nodbr {
+                let one = |_| QueuePair::create(pd, &self.gpu, config);
+                return (0..count).map(one).collect();
+            }
             QpPool::create(pd, &self.gpu, config, count)?.qps(count as usize)
         };
         let infos =

@@ -183,7 +183,7 @@ fn every_test_runs_in_every_mode() {
         assert!(run["executed_instructions_per_op"].is_null(), "{run}");
         for doorbell in ["proxy", "nodbr"] {
             verified(&format!(
-                "{test} --iters 40 --gpu host --doorbell {doorbell} --sharing gpu --threads 3"
+                "{test} --iters 40 --gpu host --doorbell {doorbell} --sharing gpu --threads 5 --qps 3"
             ));
         }
     }
