@@ -158,7 +158,7 @@ pub enum Error {
     )]
     Thread {
         /// The kernel.
-        kernel: &'static str,
+        kernel: std::sync::Arc<str>,
         /// The first thread that failed.
         thread: usize,
         /// Why.

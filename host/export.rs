@@ -91,6 +91,11 @@ impl ExportedQp {
         self.0.queues().handle_addr()
     }
 
+    /// Address of the [`abi::RqHandle`] of its receive queue, if it has one.
+    pub fn receive_handle(&self) -> Option<u64> {
+        self.0.queues().receive_handle_addr()
+    }
+
     /// QP number.
     pub fn qpn(&self) -> u32 {
         self.0.qpn()

@@ -84,7 +84,8 @@ pub use driver::Access;
 pub use error::{Error, ErrorKind, Refused, Result, ThreadError};
 pub use export::{ExportedQp, QpFault, QpProgress, QpStatus};
 pub use kernels::{
-    Bandwidth, Direction, Doorbell, Latency, LatencyEnd, Run, RunReport, Sharing, ThreadReport,
+    Bandwidth, Completions, Direction, Doorbell, Landed, LandedLog, Latency, LatencyEnd, Operation,
+    Order, Rate, Run, RunReport, SeededData, Sends, Sharing, Task, TaskLaunch, ThreadReport,
 };
 pub use launch::{Launch, Stream, View};
 pub use module::{Kernel, Module};

@@ -18,7 +18,7 @@ fn options(cq: CqForm, sharing: Sharing, first_index: u64) -> Options {
         sharing,
         first_index,
         threads: match sharing {
-            Sharing::Exclusive => 1,
+            Sharing::Exclusive | Sharing::Warp | Sharing::Cta => 1,
             Sharing::Gpu => 3,
         },
         block: 1,

@@ -529,11 +529,119 @@ pub struct LatParams {
     pub deadline_ns: u64,
     /// `DOORBELL_*`.
     pub doorbell: u32,
-    /// Unused, zero.
+    /// `FORM_*`, of the kernels `wv_write_lat_*`.
+    pub form: u32,
+}
+
+/// Every WQE has a CQE: the form of the CQ is the handle's.
+pub const FORM_EVERY: u32 = 0;
+/// One WQE in 16 WQEBBs, and errors.
+pub const FORM_ON_ERROR: u32 = 1;
+
+/// Parameters of the kernels `wv_*_bw_*` and `wv_*_rate_*` that only post.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RateParams {
+    /// What they have in common with [`BwParams`]. `doorbell` is not looked at: each kernel has its own. Of a fetch-and-add,
+    /// `local` is where what was found goes, 8 bytes an operation, and `remote` the one counter of all threads. An inline write
+    /// has no `local`: its data is [`inline_words`].
+    pub common: BwParams,
+    /// `FORM_*`.
+    pub form: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// What a fetch-and-add adds.
+    pub add: u64,
+}
+
+/// Parameters of the kernels `wv_send_bw_*`.
+///
+/// The first `senders` threads, whole blocks, send as threads of [`RateParams`] write, with immediate data: the number of the
+/// buffer, `thread * slots + slot`. The `qps` threads behind them receive, thread `q` from the peer of QP `q`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SendParams {
+    /// As in [`RateParams`]; `remote` and `rkey` are not used.
+    pub common: BwParams,
+    /// `FORM_*`.
+    pub form: u32,
+    /// Threads that send.
+    pub senders: u32,
+    /// Address of `qps` addresses of [`RqHandle`]s.
+    pub receives: u64,
+    /// Address of `qps * buffers` words: what landed last in each buffer, its length above, its immediate data below.
+    pub landed: u64,
+    /// Address of `qps * buffers` buffers of `size` bytes.
+    pub into: u64,
+    /// Their key.
+    pub into_lkey: u32,
+    /// Receives that a queue has posted at a time, at most its depth.
+    pub buffers: u32,
+}
+
+/// Parameters of the kernels `wv_put_signal`, `wv_wait_signal`, `wv_put_list`, `wv_progress` and `wv_drain`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TaskParams {
+    /// As in [`RateParams`]; of regions and counts, what the kernel uses.
+    pub common: BwParams,
+    /// Where the signal is added, at the peer; the word that is awaited; `count` [`Descriptor`]s.
+    pub address: u64,
+    /// Descriptors; the value that is awaited; completions that a thread takes at most.
+    pub count: u64,
+    /// What a signal adds.
+    pub add: u64,
+    /// Where the values before the signals go, 8 bytes a thread.
+    pub fetched: u64,
+    /// Key of the signal.
+    pub rkey: u32,
+    /// Key of `fetched`.
+    pub lkey: u32,
+    /// Of a list: 0 writes to the peer, 1 reads from it.
+    pub direction: u32,
+    /// Zero.
     pub reserved: u32,
 }
 
+/// Parameters of `wv_fill` and `wv_verify`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DataParams {
+    /// [`VERSION`].
+    pub version: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// Address of a [`ThreadResult`] for each thread.
+    pub results: u64,
+    /// Address of the data, a multiple of 8.
+    pub address: u64,
+    /// Its words of 8 bytes.
+    pub words: u64,
+    /// What it is made of.
+    pub seed: u64,
+}
+
+/// Word `index` of data of a seed: SplitMix64's finaliser over a counter, so that no two words of a seed are alike.
+#[inline(always)]
+pub const fn data_word(seed: u64, index: u64) -> u64 {
+    let mut word = seed.wrapping_add(index.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ (word >> 31)
+}
+
+/// What operation `op` of thread `thread` writes inline: the first bytes of these words, little-endian.
+#[inline(always)]
+pub const fn inline_words(thread: u64, op: u64) -> [u32; 7] {
+    let (low, high, thread) = (op as u32, (op >> 32) as u32, thread as u32);
+    [low, thread, high, !low, !thread, low ^ thread, 0x5a5a_5a5a]
+}
+
 const _: () = {
+    assert!(size_of::<RateParams>() == 96);
+    assert!(size_of::<SendParams>() == 120);
+    assert!(size_of::<TaskParams>() == 128);
+    assert!(size_of::<DataParams>() == 40);
     assert!(size_of::<ThreadResult>() == 64);
     assert!(size_of::<BwParams>() == 80);
     assert!(size_of::<LatSide>() == 48);
@@ -705,6 +813,36 @@ stored! {
         iters: u64,
         deadline_ns: u64,
         doorbell: u32,
+        form: u32,
+    }
+    RateParams { common: BwParams, form: u32, reserved: u32, add: u64 }
+    SendParams {
+        common: BwParams,
+        form: u32,
+        senders: u32,
+        receives: u64,
+        landed: u64,
+        into: u64,
+        into_lkey: u32,
+        buffers: u32,
+    }
+    TaskParams {
+        common: BwParams,
+        address: u64,
+        count: u64,
+        add: u64,
+        fetched: u64,
+        rkey: u32,
+        lkey: u32,
+        direction: u32,
         reserved: u32,
+    }
+    DataParams {
+        version: u32,
+        reserved: u32,
+        results: u64,
+        address: u64,
+        words: u64,
+        seed: u64,
     }
 }

@@ -7,6 +7,7 @@ use warpverbs_wire::doorbell;
 use crate::{
     arch,
     mode::{CqForm, Doorbell, Sharing, Tell},
+    scope::{self, Scope},
     sq::Sq,
 };
 
@@ -15,8 +16,18 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
     /// WQE, if the post is one of one WQEBB.
     #[inline(always)]
     pub(crate) fn ring(&self, head: u64, end: u64, alone: Option<u64>) {
+        const {
+            assert!(
+                !(D::GPU_ORDER && matches!(D::TELL, Tell::Host)),
+                "a host thread is no observer at the GPU's scope"
+            );
+        }
         // O2: between the last WQE byte and what tells the NIC of it. O5: between the load of `turn` and the record.
-        arch::fence_sys();
+        if D::GPU_ORDER {
+            <scope::Gpu as Scope>::fence();
+        } else {
+            arch::fence_sys();
+        }
         self.tell(head, end, alone);
     }
 

@@ -22,7 +22,7 @@
 //! | type parameter | values |
 //! |---|---|
 //! | sharing | [`Exclusive`], [`Warp`], [`Cta`], [`Gpu`] |
-//! | doorbell | [`Db`], [`DbEarly`], [`BlueFlame`], [`Proxy`], [`NoDbr`]; [`Lazy`] around one of them |
+//! | doorbell | [`Db`], [`DbEarly`], [`BlueFlame`], [`Proxy`], [`NoDbr`]; [`Lazy`] or [`InGpu`] around one of them |
 //! | form of the CQ | [`Ring`], [`Collapsed`], [`OnError`]; [`Checked`] around one of them |
 //!
 //! What the handle does not have is refused when it is opened: [`Flags`] says what it has.
@@ -130,7 +130,7 @@ pub use error::Error;
 pub use handle::Flags;
 pub use mode::{
     BlueFlame, Checked, Collapsed, CqForm, Cta, Db, DbEarly, Doorbell, EverySignalled, Exclusive,
-    Gpu, Lazy, NoDbr, OnError, Proxy, Ring, Sharing, Tell, Warp,
+    Gpu, InGpu, Lazy, NoDbr, OnError, Proxy, Ring, Sharing, Tell, Warp,
 };
 pub use op::{Filled, Inline, Length, Local, LocalView, Remote, RemoteView, Slot};
 pub use poll::Progress;

@@ -228,6 +228,10 @@ pub(crate) unsafe fn store_u8(at: Global, value: u8) {
 /// Nothing: layout of native code is not tuned.
 pub(crate) fn cold() {}
 
+/// See `nvptx`.
+#[inline(always)]
+pub(crate) fn keep_apart() {}
+
 /// A monotonic clock, in ns. Stands still under loom, which has no time: no deadline passes there.
 pub(crate) fn now_ns() -> u64 {
     #[cfg(loom)]

@@ -547,6 +547,13 @@ pub(crate) fn cold() {
     core::hint::cold_path();
 }
 
+/// Keeps the compiler from joining the branches before and behind it into a table.
+#[inline(always)]
+pub(crate) fn keep_apart() {
+    // SAFETY: no instruction.
+    unsafe { asm!("") }
+}
+
 /// A hint between two iterations of a wait. Empty: a GPU switches warps by itself while a load is outstanding.
 #[inline(always)]
 pub(crate) fn spin_hint() {}

@@ -111,6 +111,8 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
             reserved.unwrap_or(0),
         ]);
         decode(answer)?;
+        // The leader may have waited.
+        arch::phase_post();
         let mut filled = Filled::NONE;
         if own.wqebbs != 0 {
             filled = work.fill(self.place(first + before));
@@ -171,6 +173,7 @@ impl<S: Sharing, D: Doorbell, C: CqForm> Sq<S, D, C> {
         let mut cqe = 0;
         if S::SHARED {
             let waited = self.wait_for_turn::<RING>(first)?;
+            arch::phase_post();
             self.finish_shared::<RING, NUMBERED>(first, size, last, waited, &mut cqe);
         } else {
             self.finish_exclusive::<RING, NUMBERED>(size, last, &mut cqe);
@@ -235,18 +238,39 @@ const INVALID_ARGUMENT: u64 = 1 << 4;
 const BAD_VERSION: u64 = 1 << 6;
 
 /// An answer in one word: a fault is its state word, of which the fault bit is set.
+///
+/// One question after the other, which the compiler must not join: of a `match` it makes a table of branches, with a trap for
+/// those that it knows not to occur.
 #[inline(always)]
 fn code(answer: Result<Progress, Error>) -> u64 {
-    match answer {
-        Ok(Progress::Done) => 0,
-        Ok(Progress::Pending) => PENDING,
-        Err(Error::Fault(state)) => state.0 | State::FAULT,
-        Err(Error::Stopped) => State::STOP,
-        Err(Error::Timeout) => TIMEOUT,
-        Err(Error::NoResource) => NO_RESOURCE,
-        Err(Error::InvalidArgument) => INVALID_ARGUMENT,
-        Err(Error::BadVersion(seen)) => BAD_VERSION | u64::from(seen) << 32,
+    if let Ok(Progress::Done) = answer {
+        return 0;
     }
+    arch::keep_apart();
+    if let Err(Error::Fault(state)) = answer {
+        return state.0 | State::FAULT;
+    }
+    arch::keep_apart();
+    if let Err(Error::Stopped) = answer {
+        return State::STOP;
+    }
+    arch::keep_apart();
+    if let Err(Error::Timeout) = answer {
+        return TIMEOUT;
+    }
+    arch::keep_apart();
+    if let Err(Error::NoResource) = answer {
+        return NO_RESOURCE;
+    }
+    arch::keep_apart();
+    if let Err(Error::BadVersion(seen)) = answer {
+        return BAD_VERSION | u64::from(seen) << 32;
+    }
+    arch::keep_apart();
+    if let Ok(Progress::Pending) = answer {
+        return PENDING;
+    }
+    INVALID_ARGUMENT
 }
 
 #[inline(always)]

@@ -23,6 +23,12 @@ pub fn index_in_block() -> u32 {
     arch::thread_in_block()
 }
 
+/// Threads of a block.
+#[inline(always)]
+pub fn block_threads() -> u32 {
+    arch::block_threads()
+}
+
 /// This thread's block in the grid.
 #[inline(always)]
 pub fn block() -> u32 {

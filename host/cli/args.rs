@@ -108,6 +108,12 @@ pub(crate) enum Test {
     WriteBw,
     /// RDMA reads, many in flight
     ReadBw,
+    /// Sends with immediate data, many in flight, into buffers that GPU threads post again
+    SendBw,
+    /// Fetch-and-adds of 8 bytes, all on one counter
+    AtomicRate,
+    /// RDMA writes whose data is in the work request; threads that share a queue pair as a warp or a block post together
+    PostRate,
     /// Ping-pong of RDMA writes between two GPU threads
     WriteLat,
 }
@@ -117,6 +123,9 @@ impl Test {
         match self {
             Self::WriteBw => "write-bw",
             Self::ReadBw => "read-bw",
+            Self::SendBw => "send-bw",
+            Self::AtomicRate => "atomic-rate",
+            Self::PostRate => "post-rate",
             Self::WriteLat => "write-lat",
         }
     }
@@ -127,6 +136,10 @@ impl Test {
 pub(crate) enum Sharing {
     /// One thread a QP
     Exclusive,
+    /// The threads of one warp: a block of at most 32 has a QP
+    Warp,
+    /// The threads of one block
+    Cta,
     /// All threads of the GPU
     Gpu,
 }
@@ -138,6 +151,12 @@ pub(crate) enum Doorbell {
     Db,
     /// Fence, ring, doorbell record, fence, ring
     Early,
+    /// As db, but a work request that fits 64 bytes is pushed whole (BlueFlame)
+    Bf,
+    /// A host thread rings
+    Proxy,
+    /// Fence, one ring: no doorbell record
+    Nodbr,
 }
 
 /// Form of the completion queue.
@@ -147,6 +166,17 @@ pub(crate) enum Cq {
     Collapsed,
     /// A ring of CQEs
     Ring,
+    /// A ring of CQEs, in which only errors and one work request in 16 have one
+    Onerror,
+}
+
+/// Scope of the fence between a work request and its doorbell record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Order {
+    /// The system's
+    Sys,
+    /// The GPU's: queue and data lie in its memory; that it suffices is judged by --check gpu
+    Gpu,
 }
 
 /// How much the simulators check.
@@ -171,7 +201,7 @@ pub(crate) struct PerfArgs {
     /// GPU: `sim`; `host`, which runs the native device code on CPU threads, in real time; or a CUDA device's number [default: sim; host with a real NIC]
     #[arg(long)]
     pub(crate) gpu: Option<String>,
-    /// Bytes of one operation, 1 to 2^30 [default: 4096; 8 for write-lat]
+    /// Bytes of one operation, 1 to 2^30 [default: 4096; 8 for write-lat, atomic-rate and post-rate]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
     pub(crate) size: Option<u32>,
     /// Operations of each thread; round trips for write-lat
@@ -183,7 +213,7 @@ pub(crate) struct PerfArgs {
     /// Queue pairs [default: 1, or 2 for write-lat, the only number it has]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) qps: Option<u32>,
-    /// GPU threads; thread t posts on queue pair t modulo --qps [default: 1, or 2 for write-lat, the only number it has]
+    /// GPU threads; thread t posts on queue pair t modulo --qps; shared by warps or blocks, each queue pair has a block of as many [default: 1, or 2 for write-lat, the only number it has]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub(crate) threads: Option<u32>,
     /// Who shares a queue pair; `exclusive` wants --threads no larger than --qps
@@ -195,6 +225,9 @@ pub(crate) struct PerfArgs {
     /// Form of the completion queue
     #[arg(long, value_enum, default_value = "collapsed")]
     pub(crate) cq: Cq,
+    /// Scope of the fence between a work request and its doorbell record
+    #[arg(long, value_enum, default_value = "sys")]
+    pub(crate) order: Order,
     /// Seed of the interleaving and of the data
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,

@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use warpverbs_wire::abi::{self, LatParams, LatSide};
 
+use super::mode::{Completions, Doorbell, Order, Sharing, check_modes, suffix};
 use super::run::{Results, Run};
-use super::{DEFAULT_WAIT_DEADLINE, Doorbell, check_qps, nanos};
+use super::{DEFAULT_WAIT_DEADLINE, check_qps, nanos};
 use crate::driver::LaunchShape;
 use crate::error::{Error, Result};
 use crate::export::ExportedQp;
@@ -29,7 +30,7 @@ pub struct LatencyEnd<'a> {
     pub inbox: &'a Mr,
 }
 
-/// A run of `wv_write_lat`: two blocks send each other messages in turn.
+/// A run of one of the kernels `wv_write_lat*`: two blocks send each other messages in turn.
 ///
 /// A message is the first `size` bytes of an outbox and arrives in the first `size` bytes of the
 /// other end's inbox; these end at a multiple of 8. Its last 8 bytes (its last byte, if it is
@@ -42,6 +43,10 @@ pub struct Latency {
     pub iters: u64,
     /// How the doorbell is rung.
     pub doorbell: Doorbell,
+    /// Scope of the WQEs' fence.
+    pub order: Order,
+    /// Which WQEs complete.
+    pub completions: Completions,
     /// Time that one wait of a thread may take.
     pub wait_deadline: Duration,
 }
@@ -53,6 +58,8 @@ impl Default for Latency {
             size: 8,
             iters: 1000,
             doorbell: Doorbell::Db,
+            order: Order::Sys,
+            completions: Completions::Every,
             wait_deadline: DEFAULT_WAIT_DEADLINE,
         }
     }
@@ -67,7 +74,15 @@ impl Latency {
         ends: [LatencyEnd<'_>; 2],
     ) -> Result<Run> {
         self.check(module.gpu(), &ends)?;
-        let kernel = module.kernel("wv_write_lat")?;
+        let usual = matches!(self.doorbell, Doorbell::Db | Doorbell::DbEarly)
+            && self.order == Order::Sys
+            && self.completions == Completions::Every;
+        let name = if usual {
+            "wv_write_lat".to_owned()
+        } else {
+            format!("wv_write_lat_{}", suffix(self.doorbell, self.order))
+        };
+        let kernel = module.kernel(&name)?;
         let gpu = module.gpu();
         let results = Results::alloc(gpu, 2)?;
         let side = |own: &LatencyEnd<'_>, other: &LatencyEnd<'_>| LatSide {
@@ -87,7 +102,7 @@ impl Latency {
             iters: self.iters,
             deadline_ns: nanos(self.wait_deadline),
             doorbell: self.doorbell.code(),
-            reserved: 0,
+            form: self.completions.code(),
         };
         let view = ends
             .iter()
@@ -106,7 +121,7 @@ impl Latency {
         //   GPU memory are never referenced by host code.
         let launch = unsafe { stream.launch(&kernel, shape, &params.to_bytes(), view) }?;
         Ok(Run {
-            kernel: "wv_write_lat",
+            kernel: name.into(),
             expected: self.iters,
             launch,
             results,
@@ -120,7 +135,15 @@ impl Latency {
                 cure: "give each at least 1",
             });
         }
-        check_qps(gpu, &[ends[0].qp, ends[1].qp], self.size, self.doorbell)?;
+        let qps = [ends[0].qp, ends[1].qp];
+        check_qps(gpu, &qps, self.size)?;
+        check_modes(
+            &qps,
+            self.doorbell,
+            self.order,
+            self.completions,
+            Sharing::Exclusive,
+        )?;
         for mr in ends.iter().flat_map(|end| [end.outbox, end.inbox]) {
             if !mr.is_on(gpu) || mr.len() < u64::from(self.size) {
                 return Err(Error::InvalidArgument {

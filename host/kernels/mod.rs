@@ -1,98 +1,39 @@
-//! Launches of the provided kernels, typed: `wv_write_bw`, `wv_read_bw`, `wv_write_lat`.
+//! Launches of the provided kernels, typed. docs/kernels.md lists them.
 //!
-//! Knows: the choices that their parameter blocks have in common.
+//! Knows: what holds of all of them.
 //! Must not know: what a caller measures or verifies.
 
-#[allow(unsafe_code)]
 mod bandwidth;
 #[allow(unsafe_code)]
 mod latency;
+mod mode;
+#[allow(unsafe_code)]
+mod rate;
 mod run;
+#[allow(unsafe_code)]
+mod sends;
+#[allow(unsafe_code)]
+mod task;
 
 use std::time::Duration;
 
-use warpverbs_wire::abi;
-
 use crate::error::{Error, Result};
 use crate::export::ExportedQp;
-use crate::launch::View;
-use crate::resource::{DoorbellPath, GpuContext};
+use crate::resource::{GpuContext, GpuMemory};
 
 pub use bandwidth::{Bandwidth, Direction};
 pub use latency::{Latency, LatencyEnd};
+pub use mode::{Completions, Doorbell, Order, Sharing};
+pub use rate::{Operation, Rate};
 pub use run::{Run, RunReport, ThreadReport};
-
-/// Which threads share a QP.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Sharing {
-    /// None: each thread has a QP of its own. A launch with the QP on another stream is refused meanwhile.
-    #[default]
-    Exclusive,
-    /// All threads of the GPU: thread `t` uses QP `t % qps`. Launches on other streams that share it too may run at the
-    /// same time.
-    Gpu,
-}
-
-impl Sharing {
-    /// How a view names the QPs.
-    fn view<'a>(self) -> fn(View<'a>, &'a ExportedQp) -> View<'a> {
-        match self {
-            Self::Exclusive => View::qp,
-            Self::Gpu => View::shared_qp,
-        }
-    }
-}
-
-/// How the doorbell is rung (rule O4).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Doorbell {
-    /// Doorbell record, then one ring.
-    #[default]
-    Db,
-    /// Ring, doorbell record, ring.
-    DbEarly,
-    /// A host thread does both ([`Proxy`](crate::Proxy)): for QPs made with [`DoorbellPath::Proxy`].
-    Proxy,
-    /// One ring: for QPs made with [`DoorbellPath::GpuWithoutRecord`].
-    NoDbr,
-}
-
-impl Doorbell {
-    fn code(self) -> u32 {
-        match self {
-            Self::Db => abi::DOORBELL_DB,
-            Self::DbEarly => abi::DOORBELL_EARLY,
-            Self::Proxy => abi::DOORBELL_PROXY,
-            Self::NoDbr => abi::DOORBELL_NO_DBR,
-        }
-    }
-
-    /// How a QP must have been made for it.
-    pub fn path(self) -> DoorbellPath {
-        match self {
-            Self::Db | Self::DbEarly => DoorbellPath::Gpu,
-            Self::Proxy => DoorbellPath::Proxy,
-            Self::NoDbr => DoorbellPath::GpuWithoutRecord,
-        }
-    }
-}
+pub use sends::{Landed, LandedLog, Sends};
+pub use task::{SeededData, Task, TaskLaunch};
 
 /// Longer than a QP's retry time at timeout 14 and retry count 7, about 3.6 s (rule O9).
 const DEFAULT_WAIT_DEADLINE: Duration = Duration::from_secs(10);
 
-fn check_qps(gpu: &GpuContext, qps: &[&ExportedQp], size: u32, doorbell: Doorbell) -> Result<()> {
+fn check_qps(gpu: &GpuContext, qps: &[&ExportedQp], size: u32) -> Result<()> {
     for (at, qp) in qps.iter().enumerate() {
-        let path = qp.qp().config().path();
-        if path != doorbell.path() {
-            return Err(Error::InvalidArgument {
-                what: format!(
-                    "QP {:#x} was made with DoorbellPath::{path:?}, doorbell {doorbell:?} needs {:?}",
-                    qp.qpn(),
-                    doorbell.path()
-                ),
-                cure: "create the QP with the doorbell's path, or launch with another doorbell",
-            });
-        }
         if qps[..at]
             .iter()
             .any(|earlier| earlier.handle() == qp.handle())
@@ -117,6 +58,60 @@ fn check_qps(gpu: &GpuContext, qps: &[&ExportedQp], size: u32, doorbell: Doorbel
                 cure: "move less in one operation",
             });
         }
+    }
+    Ok(())
+}
+
+fn wrong<T>(what: String, cure: &'static str) -> Result<T> {
+    Err(Error::InvalidArgument { what, cure })
+}
+
+/// A table of addresses, for a kernel.
+fn addresses(gpu: &GpuContext, all: impl Iterator<Item = u64>) -> Result<GpuMemory> {
+    let bytes: Vec<u8> = all.flat_map(u64::to_le_bytes).collect();
+    gpu.alloc_copy(&bytes, "addresses of handles")
+}
+
+/// Fails unless threads, blocks and QPs fit each other.
+fn check_geometry(
+    (threads, block, sharing): (u32, u32, Sharing),
+    (size, slots, iters): (u32, u32, u64),
+    qps: &[ExportedQp],
+) -> Result<()> {
+    if threads == 0 || block == 0 || size == 0 || slots == 0 || iters == 0 {
+        return wrong(
+            "threads, block, size, slots and iters must not be 0".into(),
+            "give each at least 1",
+        );
+    }
+    if threads > block && !threads.is_multiple_of(block) {
+        return wrong(
+            format!("{threads} threads are no whole number of blocks of {block}"),
+            "choose a multiple of the block",
+        );
+    }
+    if qps.is_empty() {
+        return wrong("no QP given".into(), "give at least one");
+    }
+    let (needed, who) = match sharing {
+        Sharing::Exclusive => (threads, "threads"),
+        Sharing::Warp | Sharing::Cta => (threads.div_ceil(block), "blocks"),
+        Sharing::Gpu => (1, "GPU"),
+    };
+    if needed as usize > qps.len() {
+        return wrong(
+            format!(
+                "{needed} {who} need as many QPs of their own, {} given",
+                qps.len()
+            ),
+            "give a QP for each, or share the QPs more widely",
+        );
+    }
+    if sharing == Sharing::Warp && block.min(threads) > 32 {
+        return wrong(
+            format!("blocks of {block} threads are more than a warp"),
+            "choose blocks of at most 32 threads, or share the QPs by block",
+        );
     }
     Ok(())
 }

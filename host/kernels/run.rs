@@ -3,6 +3,7 @@
 //! Knows: the results' layout and meaning.
 //! Must not know: what the threads were told to do.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use warpverbs_wire::abi::{self, FaultCause, Outcome, ThreadResult};
@@ -17,7 +18,7 @@ use crate::stall::{self, Stall};
 /// A run of a provided kernel.
 #[derive(Debug)]
 pub struct Run {
-    pub(super) kernel: &'static str,
+    pub(super) kernel: Arc<str>,
     pub(super) expected: u64,
     pub(super) launch: Launch,
     pub(super) results: Results,
@@ -27,7 +28,7 @@ pub struct Run {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunReport {
     /// The kernel.
-    pub kernel: &'static str,
+    pub kernel: Arc<str>,
     /// Operations that each thread was to do.
     pub expected: u64,
     /// What each thread reported.
@@ -65,7 +66,7 @@ impl Run {
             Vec::new()
         };
         Ok(RunReport {
-            kernel: self.kernel,
+            kernel: self.kernel.clone(),
             expected: self.expected,
             threads,
             counters,
@@ -106,7 +107,7 @@ impl RunReport {
         {
             None => Ok(()),
             Some((thread, report, reason)) => Err(Error::Thread {
-                kernel: self.kernel,
+                kernel: self.kernel.clone(),
                 thread,
                 reason,
                 completed: report.completed,

@@ -1,4 +1,4 @@
-//! The completion queue of a send queue.
+//! The completion queue of a send queue, or of a receive queue.
 
 use std::sync::Arc;
 
@@ -20,34 +20,42 @@ pub(crate) struct Cq {
     node: Shared<CqNode>,
 }
 
+/// Where a CQ lies in a slab, and its size.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CqPlace {
+    pub(super) ring: u64,
+    pub(super) depth: u32,
+    pub(super) collapsed: bool,
+    pub(super) record: u64,
+}
+
 impl Cq {
-    /// Creates the CQ that a place of the slab is for.
+    /// Creates a CQ.
     ///
-    /// It ignores overrun: it has a CQE for every WQE that the send queue can hold, so it cannot
+    /// It ignores overrun: it has a CQE for every WQE that its queue can hold, so it cannot
     /// overrun, and GPU threads need not keep its doorbell record.
     pub(super) fn create(
         context: &Context,
         slab: &Slab,
-        place: u32,
+        place: CqPlace,
         tenancy: Tenancy,
     ) -> Result<Self> {
         let (umem, page) = (slab.umem().pin()?, slab.pin_page()?);
-        let layout = slab.layout();
         let input = create_cq::In {
             cq_context: Cqc {
-                cc: layout.collapsed,
+                cc: place.collapsed,
                 oi: true,
-                log_cq_size: layout.cq_depth.ilog2() as u8,
+                log_cq_size: place.depth.ilog2() as u8,
                 uar_page: slab.uar().page_id(),
                 c_eqn: context.event_queue()?,
                 dbr_umem_valid: true,
                 dbr_umem_id: slab.umem().id(),
-                dbr_addr: layout.control(place),
+                dbr_addr: place.record,
                 ..Cqc::default()
             },
             cq_umem_valid: true,
             cq_umem_id: slab.umem().id(),
-            cq_umem_offset: layout.cq(place),
+            cq_umem_offset: place.ring,
         };
         let (handle, out) = mailbox::create(context.driver(), "create the CQ", &input)?;
         let node = Shared::new(CqNode {

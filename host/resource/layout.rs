@@ -4,7 +4,7 @@
 
 use std::mem::size_of;
 
-use warpverbs_wire::abi::QpHandle;
+use warpverbs_wire::abi::{QpHandle, RqHandle};
 use warpverbs_wire::cqe::CQE;
 use warpverbs_wire::wqe::WQEBB;
 
@@ -23,6 +23,10 @@ const LINE: u64 = 64;
 /// Words in it.
 const LINE_WORDS: u32 = LINE as u32 / 8;
 
+/// log2 of the bytes of a receive WQE: four pieces.
+pub(super) const LOG_RECEIVE: u8 = 6;
+const RECEIVE: u64 = 1 << LOG_RECEIVE;
+
 /// Byte offsets in one allocation with places for several QPs.
 ///
 /// | part | of one QP |
@@ -30,6 +34,10 @@ const LINE_WORDS: u32 = LINE as u32 / 8;
 /// | send queues | a ring |
 /// | CQs | a ring |
 /// | control blocks | the CQ's doorbell record, the QP's on a line of its own, the handle |
+/// | CQs of receives | a ring |
+/// | their control blocks | the CQ's doorbell record, the receive queue's handle |
+///
+/// A receive queue lies in front of its send queue: mlx5 has one ring for both. The last two parts are there with receive queues.
 ///
 /// The control blocks of neighbours follow each other, so that one copy of rows reaches many handles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +51,11 @@ pub(crate) struct Layout {
     cqs: u64,
     cq_pitch: u64,
     controls: u64,
+    /// WQEs of a receive queue; 0: there is none.
+    pub(crate) rq_depth: u32,
+    receive_cqs: u64,
+    receive_cq_pitch: u64,
+    receive_controls: u64,
     len: u64,
 }
 
@@ -53,6 +66,9 @@ impl Layout {
     pub(crate) const QP_DBR: u64 = LINE;
     /// Offset of the handle in a control block.
     pub(crate) const HANDLE: u64 = 2 * LINE;
+
+    /// Bytes from one control block of a receive queue to the next.
+    pub(crate) const RECEIVE_CONTROL: u64 = LINE + RqHandle::LEN as u64;
 
     /// The layout for `places` send queues of `sq_depth` WQEBBs, a power of two.
     pub(crate) fn new(
@@ -77,7 +93,37 @@ impl Layout {
             cqs,
             cq_pitch,
             controls,
+            rq_depth: 0,
+            receive_cqs: 0,
+            receive_cq_pitch: 0,
+            receive_controls: 0,
             len: controls + all(Self::CONTROL),
+        }
+    }
+
+    /// The same, with receive queues of `depth` WQEs, a power of two; 0: without.
+    pub(crate) fn with_receives(self, depth: u32) -> Self {
+        if depth == 0 {
+            return self;
+        }
+        let all = |pitch: u64| u64::from(self.places) * pitch;
+        let rings = u64::from(depth) * RECEIVE + u64::from(self.sq_depth) * WQEBB as u64;
+        let sq_pitch = align(rings);
+        let cqs = all(sq_pitch);
+        let controls = cqs + all(self.cq_pitch);
+        let receive_cqs = align(controls + all(Self::CONTROL));
+        let receive_cq_pitch = align(u64::from(cq_depth(depth, CqForm::Ring)) * CQE as u64);
+        let receive_controls = receive_cqs + all(receive_cq_pitch);
+        Self {
+            sq_pitch,
+            cqs,
+            controls,
+            rq_depth: depth,
+            receive_cqs,
+            receive_cq_pitch,
+            receive_controls,
+            len: receive_controls + all(Self::RECEIVE_CONTROL),
+            ..self
         }
     }
 
@@ -86,9 +132,39 @@ impl Layout {
         self.len
     }
 
+    /// The rings of a QP: a receive queue, if there is one, and the send queue.
+    pub(crate) fn rings(&self, place: u32) -> u64 {
+        u64::from(place) * self.sq_pitch
+    }
+
     /// The ring of a send queue.
     pub(crate) fn sq(&self, place: u32) -> u64 {
-        u64::from(place) * self.sq_pitch
+        self.rings(place) + u64::from(self.rq_depth) * RECEIVE
+    }
+
+    /// CQEs of the CQ of a receive queue.
+    pub(crate) fn receive_cq_depth(&self) -> u32 {
+        cq_depth(self.rq_depth, CqForm::Ring)
+    }
+
+    /// The ring of the CQ of a receive queue.
+    pub(crate) fn receive_cq(&self, place: u32) -> u64 {
+        self.receive_cqs + u64::from(place) * self.receive_cq_pitch
+    }
+
+    /// Bytes from the first CQ of receives to the end of the last.
+    pub(crate) fn receive_cq_bytes(&self) -> u64 {
+        self.receive_controls - self.receive_cqs
+    }
+
+    /// A receive queue's control block, which begins with its CQ's doorbell record.
+    pub(crate) fn receive_control(&self, place: u32) -> u64 {
+        self.receive_controls + u64::from(place) * Self::RECEIVE_CONTROL
+    }
+
+    /// The handle of a receive queue.
+    pub(crate) fn receive_handle(&self, place: u32) -> u64 {
+        self.receive_control(place) + LINE
     }
 
     /// The ring of a CQ.
@@ -225,9 +301,16 @@ mod tests {
     proptest! {
         /// Parts of all places are apart from each other, aligned as the NIC wants them, and inside.
         #[test]
-        fn parts_are_apart_and_aligned(log_depth in 1u32..=15, collapsed: bool, places in 1u32..40) {
+        fn parts_are_apart_and_aligned(
+            log_depth in 1u32..=15,
+            collapsed: bool,
+            places in 1u32..40,
+            receives in prop::option::of(0u32..=15),
+        ) {
             let form = if collapsed { CqForm::Collapsed } else { CqForm::Ring };
-            let layout = Layout::new(1 << log_depth, form, DoorbellPath::Gpu, places);
+            let receives = receives.map_or(0, |log| 1 << log);
+            let layout = Layout::new(1 << log_depth, form, DoorbellPath::Gpu, places)
+                .with_receives(receives);
             let mut parts = Vec::new();
             for place in 0..places {
                 let rings = [
@@ -235,7 +318,8 @@ mod tests {
                     (layout.cq(place), CQE as u64 * u64::from(layout.cq_depth)),
                 ];
                 // On the largest page: 6 bits of offset.
-                prop_assert!(rings.iter().all(|(at, _)| at % (MAX_PAGE / 64) == 0));
+                let begins = [layout.rings(place), rings[1].0];
+                prop_assert!(begins.iter().all(|at| at % (MAX_PAGE / 64) == 0));
                 let records = [
                     (layout.control(place), 8),
                     (layout.qp_dbr(place), 8),
@@ -244,6 +328,20 @@ mod tests {
                 prop_assert!(records.iter().all(|(at, _)| at % LINE == 0));
                 parts.extend(rings);
                 parts.extend(records);
+                if receives != 0 {
+                    let cqes = u64::from(receives + 1).next_power_of_two();
+                    let more = [
+                        (layout.rings(place), RECEIVE * u64::from(receives)),
+                        (layout.receive_cq(place), CQE as u64 * cqes),
+                        (layout.receive_control(place), 8),
+                        (layout.receive_handle(place), RqHandle::LEN as u64),
+                    ];
+                    prop_assert!(more.iter().take(2).all(|(at, _)| at % (MAX_PAGE / 64) == 0));
+                    prop_assert!(more.iter().all(|(at, _)| at % LINE == 0));
+                    // The send queue follows at once: one ring to the NIC.
+                    prop_assert_eq!(more[0].0 + more[0].1, rings[0].0);
+                    parts.extend(more);
+                }
             }
             parts.sort_unstable();
             prop_assert!(parts.windows(2).all(|two| two[0].0 + two[0].1 <= two[1].0));

@@ -72,7 +72,8 @@ impl QpPool {
             .map_err(Error::driver("query the port"))?;
         config.check(context, &port)?;
         let gid = Gid::find(context.driver(), config, &port)?;
-        let layout = Layout::new(config.depth, config.cq_form, config.doorbell_path, places);
+        let layout = Layout::new(config.depth, config.cq_form, config.doorbell_path, places)
+            .with_receives(config.receive_depth);
         let slab = Slab::build(context, gpu, layout, config.first_index)?;
         tracing::debug!(places, bytes = layout.len(), "pool created");
         Ok(Self {

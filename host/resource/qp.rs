@@ -11,6 +11,8 @@ use warpverbs_wire::prm::qpc::{
     PathMigration, Qpc, RqType, SendDbrMode, ServiceType, TimestampFormat,
 };
 
+use super::cq::Cq;
+use super::layout::LOG_RECEIVE;
 use super::path::Gid;
 use super::qp_node::{Attached, Parents, Parts, QpNode};
 use super::queues::Queues;
@@ -60,16 +62,23 @@ impl QueuePair {
         let (context, layout) = (pd.context(), slab.layout());
         let (queues, tenancy) = Queues::build(pd, slab)?;
         let umem_id = slab.umem().id();
+        let rq_depth = queues.rq_depth();
         let input = create_qp::In {
             qpc: Qpc {
                 st: ServiceType::Rc,
                 pm_state: PathMigration::Migrated,
                 pd: pd.pdn(),
                 uar_page: slab.uar().page_id(),
-                rq_type: RqType::ZeroSize,
+                rq_type: match rq_depth {
+                    0 => RqType::ZeroSize,
+                    _ => RqType::Regular,
+                },
+                log_rq_size: rq_depth.checked_ilog2().unwrap_or(0) as u8,
+                // In units of 16 bytes.
+                log_rq_stride: if rq_depth == 0 { 0 } else { LOG_RECEIVE - 4 },
                 log_sq_size: layout.sq_depth.ilog2() as u8,
                 cqn_snd: queues.cq_owner().cqn(),
-                cqn_rcv: queues.cq_owner().cqn(),
+                cqn_rcv: queues.receive_cq().unwrap_or(queues.cq_owner()).cqn(),
                 ts_format: if context.capabilities().default_timestamps {
                     TimestampFormat::DefaultFormat
                 } else {
@@ -86,12 +95,13 @@ impl QueuePair {
             },
             wq_umem_valid: true,
             wq_umem_id: umem_id,
-            wq_umem_offset: queues.sq(),
+            wq_umem_offset: queues.rings(),
             ..create_qp::In::default()
         };
         let parents = Parents {
             pd: pd.pin()?,
             cq: queues.cq_owner().pin()?,
+            receive_cq: queues.receive_cq().map(Cq::pin).transpose()?,
             page: slab.pin_page()?,
             umem: slab.umem().pin()?,
             words_umem: slab.words_umem().map(Umem::pin).transpose()?,
@@ -183,7 +193,7 @@ impl QueuePair {
 
     /// Takes it down, whoever holds it.
     pub(crate) fn take_down(&self, time: Duration) -> Result<CloseReport> {
-        let mut slots = self.slots().to_vec();
+        let mut slots = self.slots();
         // The last one out takes what all stood on with it.
         if self.queues.slab().is_of_one() {
             slots.extend(self.queues.slab().slots());
@@ -193,8 +203,11 @@ impl QueuePair {
     }
 
     /// The nodes that are its own.
-    pub(super) fn slots(&self) -> [Arc<dyn Slot>; 2] {
-        [self.queues.cq_owner().slot(), self.node.slot()]
+    pub(super) fn slots(&self) -> Vec<Arc<dyn Slot>> {
+        let mut slots = vec![self.queues.cq_owner().slot()];
+        slots.extend(self.queues.receive_cq().map(Cq::slot));
+        slots.push(self.node.slot());
+        slots
     }
 
     /// Tells GPU threads to leave it.

@@ -45,6 +45,7 @@ const MAX_FIRST_INDEX: u64 = 1 << 62;
 pub struct QpConfig {
     pub(super) depth: u32,
     pub(super) cq_form: CqForm,
+    pub(super) receive_depth: u32,
     pub(super) doorbell_path: DoorbellPath,
     pub(super) port: u8,
     pub(super) gid_index: Option<u8>,
@@ -69,6 +70,7 @@ impl Default for QpConfig {
         Self {
             depth: 128,
             cq_form: CqForm::Ring,
+            receive_depth: 0,
             doorbell_path: DoorbellPath::Gpu,
             port: 1,
             gid_index: None,
@@ -100,6 +102,13 @@ impl QpConfig {
     /// How completions are written.
     pub fn cq_form(mut self, form: CqForm) -> Self {
         self.cq_form = form;
+        self
+    }
+
+    /// Receives that the QP holds, of up to four pieces each: a power of two; 0, the default: it has no receive queue. GPU threads
+    /// post them, and take what arrives, by the handle of [`ExportedQp::receive_handle`](crate::ExportedQp::receive_handle).
+    pub fn receive_depth(mut self, depth: u32) -> Self {
+        self.receive_depth = depth;
         self
     }
 
@@ -216,6 +225,11 @@ impl QpConfig {
         self
     }
 
+    /// Receives that the QP holds.
+    pub(crate) fn receives(&self) -> u32 {
+        self.receive_depth
+    }
+
     pub(super) fn check(&self, context: &Context, port: &PortInfo) -> Result<()> {
         let max = context.capabilities().max_sq_depth;
         if !self.depth.is_power_of_two() || self.depth < 2 || self.depth > max {
@@ -233,6 +247,13 @@ impl QpConfig {
                     context.capabilities().max_cq_depth
                 ),
                 cure: "choose a smaller depth, or the collapsed CQ",
+            });
+        }
+        let receives = self.receive_depth;
+        if receives != 0 && (!receives.is_power_of_two() || receives > max) {
+            return Err(Error::InvalidArgument {
+                what: format!("receive depth {receives} is not a power of two up to {max}"),
+                cure: "choose a power of two within the NIC's limit, such as 128, or 0 for no receive queue",
             });
         }
         if self.doorbell_path == DoorbellPath::GpuWithoutRecord && !context.capabilities().no_dbr {

@@ -27,6 +27,16 @@ pub(crate) fn hand_over(qps: &[QueuePair]) -> Result<()> {
     }
     let groups = by_slab(qps);
     for (at, (slab, members)) in groups.iter().enumerate() {
+        // Before the QPs' own, without which nobody finds them.
+        let receives = members.iter().try_for_each(|qp| {
+            let handle = qp.queues().receive_handle(qp.qpn());
+            handle.map_or(Ok(()), |handle| {
+                slab.write_receive_handle(qp.queues().place(), &handle)
+            })
+        });
+        if let Err(error) = receives {
+            return Err(groups.iter().take(at + 1).fold(error, take_back));
+        }
         let handles: Vec<_> = members
             .iter()
             .map(|qp| {

@@ -132,6 +132,7 @@ impl Drop for Attached {
 pub(super) struct Parents {
     pub(super) pd: Pin<PdNode>,
     pub(super) cq: Pin<CqNode>,
+    pub(super) receive_cq: Option<Pin<CqNode>>,
     pub(super) page: PagePin,
     pub(super) umem: Pin<UmemNode>,
     /// Of the doorbell record, where that lies in host memory.
@@ -616,6 +617,7 @@ impl Node for QpNode {
             self.parents.words.slot(),
         ]
         .into_iter()
+        .chain(self.parents.receive_cq.iter().map(Pin::slot))
         .chain(self.parents.words_umem.iter().map(Pin::slot))
         .chain(regions)
         .collect()

@@ -4,24 +4,25 @@
 
 use std::mem::offset_of;
 
-use warpverbs_wire::abi::{self, ProxyRecord, QpHandle, State};
+use warpverbs_wire::abi::{self, ProxyRecord, QpHandle, RqHandle, State};
 use warpverbs_wire::cqe::{CQE, FRESH, Tail};
-use warpverbs_wire::doorbell::{DBR_SEND, dbr_producer, dbr_word};
+use warpverbs_wire::doorbell::{DBR_RECEIVE, DBR_SEND, dbr_producer, dbr_word};
 use warpverbs_wire::wqe::WQEBB;
 
-use super::cq::Cq;
-use super::layout::{Layout, runs};
-use super::slab::{Handle, Slab, Tenancy, fresh_handle};
+use super::cq::{Cq, CqPlace};
+use super::layout::{LOG_RECEIVE, Layout, runs};
+use super::slab::{Handle, Slab, Tenancy, fresh_handle, fresh_receive_handle};
 use super::uar::UarMap;
 use super::{DoorbellPath, GpuMemory, Pd};
 use crate::driver::{DriverError, DriverErrorKind};
 use crate::error::{Error, Result};
 
-/// A place in a slab, with a CQ. Clones are the same.
+/// A place in a slab, with a CQ, and one of receives if there is a receive queue. Clones are the same.
 #[derive(Clone, Debug)]
 pub(crate) struct Queues {
     place: u32,
     cq: Cq,
+    receive_cq: Option<Cq>,
     slab: Slab,
 }
 
@@ -56,10 +57,27 @@ impl Queues {
     /// Takes a place, and creates its CQ.
     pub(super) fn build(pd: &Pd, slab: &Slab) -> Result<(Self, Tenancy)> {
         let (place, tenancy) = slab.take()?;
-        let cq = Cq::create(pd.context(), slab, place, tenancy.clone())?;
+        let layout = slab.layout();
+        let at = CqPlace {
+            ring: layout.cq(place),
+            depth: layout.cq_depth,
+            collapsed: layout.collapsed,
+            record: layout.control(place),
+        };
+        let cq = Cq::create(pd.context(), slab, at, tenancy.clone())?;
+        let at = CqPlace {
+            ring: layout.receive_cq(place),
+            depth: layout.receive_cq_depth(),
+            collapsed: false,
+            record: layout.receive_control(place),
+        };
+        let receive_cq = (layout.rq_depth != 0)
+            .then(|| Cq::create(pd.context(), slab, at, tenancy.clone()))
+            .transpose()?;
         let queues = Self {
             place,
             cq,
+            receive_cq,
             slab: slab.clone(),
         };
         Ok((queues, tenancy))
@@ -67,6 +85,11 @@ impl Queues {
 
     pub(super) fn cq_owner(&self) -> &Cq {
         &self.cq
+    }
+
+    /// The CQ of receives, if there is a receive queue.
+    pub(super) fn receive_cq(&self) -> Option<&Cq> {
+        self.receive_cq.as_ref()
     }
 
     pub(super) fn slab(&self) -> &Slab {
@@ -88,6 +111,53 @@ impl Queues {
     /// Offset of the send ring.
     pub(super) fn sq(&self) -> u64 {
         self.layout().sq(self.place)
+    }
+
+    /// Offset of its rings: a receive queue, if there is one, and the send queue.
+    pub(super) fn rings(&self) -> u64 {
+        self.layout().rings(self.place)
+    }
+
+    /// WQEs of its receive queue.
+    pub(super) fn rq_depth(&self) -> u32 {
+        self.layout().rq_depth
+    }
+
+    /// Address of the receive queue's handle on the GPU, if there is one.
+    pub(crate) fn receive_handle_addr(&self) -> Option<u64> {
+        let at = self.layout().receive_handle(self.place);
+        (self.rq_depth() != 0).then(|| self.memory().addr() + at)
+    }
+
+    /// The receive queue's handle that kernels take, if there is one. What changes goes on from where GPU threads left it.
+    pub(super) fn receive_handle(&self, qpn: u32) -> Option<RqHandle> {
+        self.receive_cq.as_ref()?;
+        let layout = self.layout();
+        let at = |offset: u64| self.memory().addr() + offset;
+        Some(RqHandle {
+            version: abi::VERSION,
+            rq: at(self.rings()),
+            dbr: self.receive_record(),
+            rq_depth: layout.rq_depth,
+            log_stride: LOG_RECEIVE.into(),
+            cq: at(layout.receive_cq(self.place)),
+            cq_depth: layout.receive_cq_depth(),
+            qpn,
+            stop: self.slab.words().addr(layout.stop(self.place)),
+            ..fresh_receive_handle(0, 0)
+        })
+    }
+
+    /// Address of the receive counter: threads post receives themselves, also where a host thread rings for sends.
+    fn receive_record(&self) -> u64 {
+        let layout = self.layout();
+        let record = match layout.doorbell_path {
+            DoorbellPath::Proxy => self.slab.words().addr(layout.host_dbr(self.place)),
+            DoorbellPath::Gpu | DoorbellPath::GpuWithoutRecord => {
+                self.memory().addr() + self.qp_dbr()
+            }
+        };
+        record + DBR_RECEIVE as u64
     }
 
     /// Offset of the QP's doorbell record.
@@ -139,6 +209,7 @@ impl Queues {
             log_max_message: log_max_message.into(),
             stop: words.addr(layout.stop(self.place)),
             cqn: self.cq.cqn(),
+            rq: self.receive_handle_addr().unwrap_or(0),
             proxy,
             ..fresh_handle(0, 0)
         }
@@ -334,7 +405,41 @@ impl Queues {
                 consumer += 1;
             }
         }
-        self.slab.write_control(self.place, consumer)
+        self.slab.write_control(self.place, consumer)?;
+        self.renew_receives()
+    }
+
+    fn renew_receives(&self) -> Result<()> {
+        if self.receive_cq.is_none() {
+            return Ok(());
+        }
+        let layout = self.layout();
+        let mut bytes = [0; RqHandle::LEN];
+        let at = layout.receive_handle(self.place);
+        self.memory().read(at, &mut bytes)?;
+        let first = RqHandle::from_bytes(&bytes).map_err(|error| {
+            let kind = DriverErrorKind::InvalidArgument;
+            Error::driver("read the receive queue's handle")(DriverError::new(
+                "copy",
+                kind,
+                error.to_string(),
+            ))
+        })?;
+        let depth = layout.receive_cq_depth();
+        let mut cqes = vec![0; depth as usize * CQE];
+        self.memory()
+            .read(layout.receive_cq(self.place), &mut cqes)?;
+        let tail = |index: u64| {
+            let slot = (index & u64::from(depth - 1)) as usize;
+            let bytes = cqes.get(slot * CQE + Tail::OFFSET..)?.first_chunk()?;
+            Some(Tail(u64::from_le_bytes(*bytes)))
+        };
+        let mut consumer = first.consumer.word;
+        let limit = consumer + u64::from(depth);
+        while consumer < limit && tail(consumer).is_some_and(|tail| tail.is_new(consumer, depth)) {
+            consumer += 1;
+        }
+        self.slab.write_receive_control(self.place, consumer)
     }
 }
 

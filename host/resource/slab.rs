@@ -9,9 +9,9 @@ use std::mem::offset_of;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use warpverbs_wire::abi::{Line, ProxyRecord, QpHandle};
+use warpverbs_wire::abi::{Line, ProxyRecord, QpHandle, RqHandle};
 use warpverbs_wire::cqe::{CQE, FRESH};
-use warpverbs_wire::doorbell::{DBR_SEND, cq_dbr_word, dbr_word};
+use warpverbs_wire::doorbell::{DBR_RECEIVE, DBR_SEND, cq_dbr_word, dbr_word};
 
 use super::layout::{Layout, runs};
 use super::uar::{PagePin, Uar, UarMap};
@@ -104,6 +104,14 @@ impl Slab {
         memory.fill(layout.cq(0), layout.cq_bytes(), FRESH)?;
         let controls = fresh_control(first_index, first_index).repeat(layout.places as usize);
         memory.write(layout.control(0), &controls)?;
+        if layout.rq_depth != 0 {
+            memory.fill(layout.receive_cq(0), layout.receive_cq_bytes(), FRESH)?;
+            let control = fresh_receive_control(first_index, first_index);
+            let controls = control.repeat(layout.places as usize);
+            memory.write(layout.receive_control(0), &controls)?;
+            // The NIC reads whole WQEs, of which a receive of few pieces writes no more than those and an end.
+            memory.fill(0, layout.cq(0), 0)?;
+        }
         let words = HostWords::alloc(gpu, layout.words(), "stop words")?;
         let proxied = layout.doorbell_path == DoorbellPath::Proxy;
         for place in (0..layout.places).filter(|_| proxied && first_index != 0) {
@@ -229,6 +237,11 @@ impl Slab {
             let cq_bytes = u64::from(layout.cq_depth) * CQE as u64;
             memory.fill(layout.cq(place), cq_bytes, FRESH)?;
             self.write_control(place, self.0.first_index)?;
+            if layout.rq_depth != 0 {
+                let cq_bytes = u64::from(layout.receive_cq_depth()) * CQE as u64;
+                memory.fill(layout.receive_cq(place), cq_bytes, FRESH)?;
+                self.write_receive_control(place, self.0.first_index)?;
+            }
         }
         Ok((place, tenancy))
     }
@@ -241,6 +254,22 @@ impl Slab {
             write_host_records(&self.0.layout, &self.0.words, place, self.0.first_index)?;
         }
         self.0.memory.write(self.0.layout.control(place), &control)
+    }
+
+    /// As [`Self::write_control`], of the receive queue.
+    pub(super) fn write_receive_control(&self, place: u32, consumer: u64) -> Result<()> {
+        let control = fresh_receive_control(self.0.first_index, consumer);
+        let at = self.0.layout.receive_control(place);
+        self.0.memory.write(at, &control)
+    }
+
+    /// Writes a receive queue's handle: the part that does not change while the QP is exported. It is cleared with the QP's.
+    pub(super) fn write_receive_handle(&self, place: u32, handle: &RqHandle) -> Result<()> {
+        let bytes = handle.to_bytes();
+        let fixed = bytes.get(..FIXED_RECEIVE).unwrap_or(&bytes);
+        self.0
+            .memory
+            .write(self.0.layout.receive_handle(place), fixed)
     }
 
     /// What a place's handle holds.
@@ -339,6 +368,11 @@ impl Slab {
     fn clear_run(&self, first: u32, count: u32) -> Result<()> {
         let rows = vec![0; count as usize * VERSION];
         self.write_rows(first, VERSION, &rows)?;
+        if self.0.layout.rq_depth != 0 {
+            let at = self.0.layout.receive_handle(first);
+            let pitch = Layout::RECEIVE_CONTROL;
+            self.0.memory.write_rows(at, pitch, VERSION, &rows)?;
+        }
         for place in first..first + count {
             self.forget_handle(place);
         }
@@ -396,15 +430,18 @@ fn write_host_records(
 ) -> Result<()> {
     let record = layout.proxy_record(place);
     let word = |offset: usize| record + (offset / 8) as u32;
-    words.store(layout.host_dbr(place), 0)?;
-    words.store_u32(layout.host_dbr(place), DBR_SEND, dbr_word(first_index))?;
+    let counter = u64::from(dbr_word(first_index));
+    const _: () = assert!(DBR_RECEIVE == 0 && DBR_SEND == 4);
+    words.store(layout.host_dbr(place), counter << 32 | counter)?;
     words.store(word(offset_of!(ProxyRecord, rung)), first_index)?;
     words.store(word(offset_of!(ProxyRecord, producer)), first_index)
 }
 
 /// Bytes of a handle that do not change while the QP is exported.
 const FIXED: usize = offset_of!(QpHandle, reserved);
-/// Bytes of its version.
+/// The same of a receive queue's handle.
+const FIXED_RECEIVE: usize = offset_of!(RqHandle, reserved);
+/// Bytes of a version.
 const VERSION: usize = 4;
 
 /// A handle that every kernel refuses, with SQ indices that start at `first_index` and CQ indices at `consumer`.
@@ -450,6 +487,10 @@ fn fresh_control(first_index: u64, consumer: u64) -> Vec<u8> {
     };
     put(0, &cq_dbr_word(consumer).to_le_bytes());
     put(
+        Layout::QP_DBR + DBR_RECEIVE as u64,
+        &dbr_word(first_index).to_le_bytes(),
+    );
+    put(
         Layout::QP_DBR + DBR_SEND as u64,
         &dbr_word(first_index).to_le_bytes(),
     );
@@ -457,5 +498,43 @@ fn fresh_control(first_index: u64, consumer: u64) -> Vec<u8> {
         Layout::HANDLE,
         &fresh_handle(first_index, consumer).to_bytes(),
     );
+    control
+}
+
+/// As [`fresh_handle`], of a receive queue whose CQ goes on at `consumer`.
+pub(super) fn fresh_receive_handle(first_index: u64, consumer: u64) -> RqHandle {
+    RqHandle {
+        version: 0,
+        flags: 0,
+        rq: 0,
+        dbr: 0,
+        rq_depth: 0,
+        log_stride: 0,
+        cq: 0,
+        cq_depth: 0,
+        qpn: 0,
+        stop: 0,
+        cq_dbr: 0,
+        reserved: Line::new(first_index),
+        turn: Line::new(first_index),
+        consumer: Line {
+            // CQEs before that of RQ index 0.
+            second: consumer.wrapping_sub(first_index),
+            ..Line::new(consumer)
+        },
+        state: Line::default(),
+    }
+}
+
+/// As [`fresh_control`], of a receive queue.
+fn fresh_receive_control(first_index: u64, consumer: u64) -> Vec<u8> {
+    let mut control = vec![0; Layout::RECEIVE_CONTROL as usize];
+    let record = cq_dbr_word(consumer).to_le_bytes();
+    let handle = fresh_receive_handle(first_index, consumer).to_bytes();
+    let line = Layout::RECEIVE_CONTROL as usize - handle.len();
+    let places = control.iter_mut();
+    places.zip(record).for_each(|(place, byte)| *place = byte);
+    let places = control.iter_mut().skip(line);
+    places.zip(handle).for_each(|(place, byte)| *place = byte);
     control
 }

@@ -3,7 +3,7 @@
 //! Knows: steps, MMIO stores, and DMA with its purpose.
 //! Must not know: which device it is.
 
-use crate::{Access, Agent, Fault, Order, Party, Scope};
+use crate::{Access, Agent, Fault, Order, Party, RmwOp, Scope};
 
 /// Whether a step did anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +86,17 @@ pub trait Dma {
     ) -> Result<(), CopyFault> {
         by_parts(self, from, to, len)
     }
+    /// Reads and writes a word at once: of the devices' and threads' operations of this kind on it, one comes after the other.
+    fn atomic(
+        &mut self,
+        access: DmaAccess,
+        addr: u64,
+        size: u32,
+        op: RmwOp,
+        operand: u64,
+    ) -> Result<u64, Fault> {
+        by_two(self, (access, addr), size, (op, operand))
+    }
     /// A queue has heard from its peer: a queue of this device, or of the one with that [`Device::address`].
     fn follow(&mut self, _context: u32, _peer: u32, _address: Option<u64>) {}
     /// Who made the MMIO store for a queue that arrived last, if the memory model knows: for reports.
@@ -96,6 +107,25 @@ pub trait Dma {
     fn written_by(&mut self, _addr: u64) -> Option<Party> {
         None
     }
+}
+
+/// A read-modify-write by a read and a write.
+pub(crate) fn by_two(
+    dma: &mut (impl Dma + ?Sized),
+    (access, addr): (DmaAccess, u64),
+    size: u32,
+    (op, operand): (RmwOp, u64),
+) -> Result<u64, Fault> {
+    let mut bytes = [0; 8];
+    dma.read(access, addr, word_of(&mut bytes, size))?;
+    let old = u64::from_le_bytes(bytes);
+    bytes = op.apply(size, old, operand, 0).to_le_bytes();
+    dma.write(access, addr, word_of(&mut bytes, size))?;
+    Ok(old)
+}
+
+fn word_of(bytes: &mut [u8; 8], size: u32) -> &mut [u8] {
+    bytes.get_mut(..size as usize).unwrap_or_default()
 }
 
 /// Why a copy was not made, or only in part.

@@ -21,7 +21,7 @@ mod memory;
 mod rng;
 mod script;
 
-use device::by_parts;
+use device::{by_parts, by_two};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -234,6 +234,25 @@ impl Dma for View<'_> {
         match (region_of(from.1), region_of(to.1)) {
             (Region::Host, Region::Host) => self.host.copy(from.1, to.1, len),
             _ => by_parts(self, from, to, len),
+        }
+    }
+
+    fn atomic(
+        &mut self,
+        access: DmaAccess,
+        addr: u64,
+        size: u32,
+        op: RmwOp,
+        operand: u64,
+    ) -> Result<u64, Fault> {
+        match region_of(addr) {
+            Region::Simulated => {
+                let access = access.by(self.agent);
+                self.memory.rmw(access, addr, size, op, operand, 0)
+            }
+            // Nothing but this device makes it one operation there.
+            Region::Host => by_two(self, (access, addr), size, (op, operand)),
+            Region::Bar { .. } => Err(peer_to_peer(addr, size as usize)),
         }
     }
 

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use warpverbs_sim_bus::{CopyFault, DmaAccess};
+use warpverbs_sim_bus::{CopyFault, DmaAccess, RmwOp};
 use warpverbs_wire::cqe::CqeOpcode;
 use warpverbs_wire::eqe::EventType;
 use warpverbs_wire::prm::qpc::{AtomicMode, QpState, Qpc};
@@ -554,13 +554,13 @@ impl Work<'_> {
             work.note_fault(keys::object_of(key), &fault);
             Err(Refusal::Nak(NakCode::RemoteOperation))
         };
-        // In the byte order of the host (assumed: hosts here are little-endian). One step of the NIC: nothing comes between.
-        let mut bytes = [0; 8];
-        let value = bytes.get_mut(..size as usize).unwrap_or_default();
-        if let Err(fault) = self.dma.read(access, bus_addr, value) {
-            return failed(self, fault);
-        }
-        let original = u64::from_le_bytes(bytes);
+        // In the byte order of the host (assumed: hosts here are little-endian). One step of the NIC, so that no atomic of another queue
+        // comes between; and each of the two is a read-modify-write, which finds what the others left.
+        let read = self.dma.atomic(access, bus_addr, size, RmwOp::Or, 0);
+        let original = match read {
+            Ok(original) => original,
+            Err(fault) => return failed(self, fault),
+        };
         let new = match packet.opcode {
             Opcode::CompareSwap if original == plain.compare => plain.swap_or_add,
             Opcode::CompareSwap => original,
@@ -574,9 +574,8 @@ impl Work<'_> {
             ),
             _ => masked_sum(original, masked.swap_or_add, masked.swap_mask_or_boundary),
         };
-        let bytes = new.to_le_bytes();
-        let value = bytes.get(..size as usize).unwrap_or_default();
-        if let Err(fault) = self.dma.write(access, bus_addr, value) {
+        let written = self.dma.atomic(access, bus_addr, size, RmwOp::Exch, new);
+        if let Err(fault) = written {
             return failed(self, fault);
         }
         self.stats.bytes_written += u64::from(size);

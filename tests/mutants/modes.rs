@@ -174,7 +174,7 @@ impl Mode {
         let crowded = self.sharing == Sharing::Gpu && effort.seed % 4 == 2 && !relay;
         let (threads, qps) = match self.sharing {
             Sharing::Exclusive if effort.stops_at_once() => (8, 8),
-            Sharing::Exclusive => (2, 2),
+            Sharing::Exclusive | Sharing::Warp | Sharing::Cta => (2, 2),
             Sharing::Gpu if relay => (96, 2),
             Sharing::Gpu if crowded => (24, 2),
             Sharing::Gpu => (6, 2),
@@ -387,6 +387,7 @@ impl Mode {
             iters: options.iters,
             doorbell: self.doorbell,
             wait_deadline: options.wait_deadline,
+            ..Latency::default()
         };
         let mut run = latency.launch(&module, &stream, ends)?;
         let report = finish(&mut run, effort)?;
@@ -588,11 +589,14 @@ impl fmt::Display for Mode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let sharing = match self.sharing {
             Sharing::Exclusive => "exclusive",
+            Sharing::Warp => "warp",
+            Sharing::Cta => "cta",
             Sharing::Gpu => "gpu",
         };
         let doorbell = match self.doorbell {
             Doorbell::Db => "db",
             Doorbell::DbEarly => "early",
+            Doorbell::BlueFlame => "bf",
             Doorbell::Proxy => "proxy",
             Doorbell::NoDbr => "nodbr",
         };

@@ -24,7 +24,7 @@ fn strict(seed: u64, sharing: Sharing) -> Options {
         },
         threads: match sharing {
             Sharing::Exclusive => 1,
-            Sharing::Gpu => 3,
+            _ => 3,
         },
         iters: 20,
         wait_deadline: Duration::from_micros(500),

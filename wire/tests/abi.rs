@@ -241,7 +241,7 @@ fn latency_parameters() {
         iters: 4,
         deadline_ns: 5,
         doorbell: 6,
-        reserved: 0,
+        form: 0,
     };
     let bytes = params.to_bytes();
     assert_eq!(bytes.len(), 136);

@@ -21,8 +21,13 @@ macro_rules! entry {
 }
 
 pub mod bw;
+pub mod data;
 pub mod lat;
+mod modes;
+pub mod rate;
 mod report;
+pub mod send;
+pub mod task;
 
 /// Never reached: the PTX build aborts in place of a panic, and the check of its result refuses whatever could.
 #[cfg(target_arch = "nvptx64")]

@@ -25,6 +25,8 @@ pub trait Doorbell: Sealed {
     const TELL: Tell = Tell::Register;
     /// True if a poster of a shared queue may leave the ring to a later post.
     const LAZY: bool = false;
+    /// True if the WQEs' fence (rule O2) is at the GPU's scope.
+    const GPU_ORDER: bool = false;
 }
 
 /// Fence, doorbell record, fence, one ring.
@@ -55,6 +57,12 @@ pub struct NoDbr;
 #[derive(Clone, Copy, Debug)]
 pub struct Lazy<D>(core::marker::PhantomData<D>);
 
+/// As `D`, which rings itself, with the WQEs' fence (rule O2) at the GPU's scope. Only where ring, record and all data of the queue
+/// lie in this GPU's memory: that a NIC which reads that memory is an observer at the GPU's scope is assumed, and nothing but a
+/// measurement can show it. `--check gpu` judges it.
+#[derive(Clone, Copy, Debug)]
+pub struct InGpu<D>(core::marker::PhantomData<D>);
+
 impl Sealed for Db {}
 impl Doorbell for Db {}
 impl Sealed for DbEarly {}
@@ -80,4 +88,13 @@ impl<D: Doorbell> Doorbell for Lazy<D> {
     const RECORD: bool = D::RECORD;
     const TELL: Tell = D::TELL;
     const LAZY: bool = true;
+    const GPU_ORDER: bool = D::GPU_ORDER;
+}
+impl<D: Doorbell> Sealed for InGpu<D> {}
+impl<D: Doorbell> Doorbell for InGpu<D> {
+    const EARLY: bool = D::EARLY;
+    const RECORD: bool = D::RECORD;
+    const TELL: Tell = D::TELL;
+    const LAZY: bool = D::LAZY;
+    const GPU_ORDER: bool = true;
 }

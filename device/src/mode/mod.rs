@@ -6,7 +6,7 @@ mod doorbell;
 mod form;
 mod sharing;
 
-pub use doorbell::{BlueFlame, Db, DbEarly, Doorbell, Lazy, NoDbr, Proxy, Tell};
+pub use doorbell::{BlueFlame, Db, DbEarly, Doorbell, InGpu, Lazy, NoDbr, Proxy, Tell};
 pub use form::{Checked, Collapsed, CqForm, EverySignalled, OnError, Ring};
 pub use sharing::{Cta, Exclusive, Gpu, Sharing, Warp};
 

@@ -7,12 +7,12 @@ use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use warpverbs::driver::sim::{self, Cable, Trace, World};
+use warpverbs::driver::sim::{self, Beside, Cable, Trace, World};
 use warpverbs::driver::{Gpu, Nic};
 
 use super::plan::{self, Plan};
 use super::session::unwritable;
-use crate::args::Check;
+use crate::args::{Check, Doorbell};
 use crate::failure::Failure;
 use crate::mlx5;
 
@@ -39,7 +39,8 @@ impl Devices {
                 Check::Fast => sim::Check::Fast,
                 Check::Strict => sim::Check::Strict,
                 Check::Gpu => sim::Check::Gpu,
-            });
+            })
+            .nic_config(|nic| nic.no_dbr |= plan.doorbell == Doorbell::Nodbr);
         let world = match plan.gpu {
             plan::Gpu::Sim => builder.build(),
             plan::Gpu::Host => builder
@@ -86,6 +87,14 @@ impl Devices {
         match self {
             Self::Simulated(world) => world.gpu(),
             Self::Real { gpu, .. } => gpu.clone(),
+        }
+    }
+
+    /// Runs a host thread's work in the schedule of a simulation; `None` where threads are real.
+    pub(super) fn run_beside(&self, work: impl FnMut() -> bool + Send + 'static) -> Option<Beside> {
+        match self {
+            Self::Simulated(world) => world.run_beside(work),
+            Self::Real { .. } => None,
         }
     }
 

@@ -2,8 +2,8 @@
 
 use warpverbs::{Access, GpuMemory, Latency, LatencyEnd, Mr, Pd, QueuePair};
 
-use super::bandwidth::doorbell;
 use super::data;
+use super::mode;
 use super::plan::Plan;
 use super::report::Outcome;
 use super::session::{Ended, Session};
@@ -60,7 +60,9 @@ pub(crate) fn run(plan: &Plan, session: &Session) -> Result<Outcome, Failure> {
     let mut run = Latency {
         size: plan.size,
         iters: plan.iters,
-        doorbell: doorbell(plan.doorbell),
+        doorbell: mode::doorbell(plan.doorbell),
+        order: mode::order(plan.order),
+        completions: mode::completions(plan.cq),
         ..Latency::default()
     }
     .launch(&session.module, &session.stream, [of(0), of(1)])?;

@@ -3,13 +3,17 @@
 //! Knows: the order of these, and that a report is printed whatever the run came to.
 //! Must not know: how data moves.
 
+mod atomics;
 mod bandwidth;
 mod closing;
 mod data;
 mod devices;
 mod latency;
+mod mode;
 mod plan;
 mod report;
+mod sends;
+mod serving;
 mod session;
 
 use std::time::Instant;
@@ -29,7 +33,9 @@ pub(crate) fn run(args: &PerfArgs) -> Result<(), Failure> {
     let session = Session::open(&plan, interrupt)?;
     let started = Instant::now();
     let run = match plan.test {
-        Test::WriteBw | Test::ReadBw => bandwidth::run(&plan, &session),
+        Test::WriteBw | Test::ReadBw | Test::PostRate => bandwidth::run(&plan, &session),
+        Test::SendBw => sends::run(&plan, &session),
+        Test::AtomicRate => atomics::run(&plan, &session),
         Test::WriteLat => latency::run(&plan, &session),
     };
     // A run that broke off is reported like one that ended: with what was found.

@@ -10,7 +10,7 @@ use warpverbs::driver::{LaunchCounters, Phase, PhaseCounters};
 use super::closing::Closed;
 use super::plan::Plan;
 use super::session::Findings;
-use crate::args::{Check, Cq, Doorbell, Sharing};
+use crate::args::{Check, Cq, Doorbell, Order, Sharing, Test};
 use crate::failure::{Failure, one_line};
 use crate::interrupt::Signal;
 
@@ -172,17 +172,26 @@ impl Report {
             threads: plan.threads,
             sharing: match plan.sharing {
                 Sharing::Exclusive => "exclusive",
+                Sharing::Warp => "warp",
+                Sharing::Cta => "cta",
                 Sharing::Gpu => "gpu",
             },
             doorbell: match plan.doorbell {
                 Doorbell::Db => "db",
                 Doorbell::Early => "early",
+                Doorbell::Bf => "bf",
+                Doorbell::Proxy => "proxy",
+                Doorbell::Nodbr => "nodbr",
             },
             cq: match plan.cq {
                 Cq::Collapsed => "collapsed",
                 Cq::Ring => "ring",
+                Cq::Onerror => "onerror",
             },
-            order: "sys",
+            order: match plan.order {
+                Order::Sys => "sys",
+                Order::Gpu => "gpu",
+            },
             check: match plan.check {
                 Check::Fast => "fast",
                 Check::Strict => "strict",
@@ -206,7 +215,8 @@ impl Report {
             executed_instructions_per_op: per_op(Phase::Post, |c| c.instructions),
             loads_per_op: per_op(Phase::Post, |c| c.loads),
             stores_per_op: per_op(Phase::Post, |c| c.stores),
-            doorbells_per_op: per_op(Phase::Post, |c| c.mmio_stores),
+            doorbells_per_op: per_op(Phase::Post, |c| c.mmio_stores)
+                .map(|stores| stores / stores_of_a_doorbell(plan)),
             atomics_per_op: per_op(Phase::Post, |c| c.atomics),
             fences_per_op: per_op(Phase::Post, |c| c.fences),
             ordered_ops_per_op: per_op(Phase::Post, |c| c.ordered),
@@ -334,6 +344,18 @@ impl Report {
     }
 }
 
+/// A work request of one block that is pushed takes eight; of several that are posted together none is.
+fn stores_of_a_doorbell(plan: &Plan) -> f64 {
+    let together = plan.test == Test::PostRate
+        && matches!(plan.sharing, Sharing::Warp | Sharing::Cta)
+        && plan.block > 1;
+    if plan.doorbell == Doorbell::Bf && !together {
+        8.0
+    } else {
+        1.0
+    }
+}
+
 fn per_op(
     counters: Option<LaunchCounters>,
     posted: u64,
@@ -353,7 +375,7 @@ mod tests {
     #[test]
     fn operations_that_moved_nothing_are_noticed() {
         let ran = RunReport {
-            kernel: "wv_write_bw",
+            kernel: "wv_write_bw".into(),
             expected: 10,
             threads: vec![ThreadReport {
                 posted: 10,

@@ -8,14 +8,17 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 use warpverbs::driver::sim::Trace;
 use warpverbs::{
-    Context, ErrorKind, GpuContext, Module, Pd, QpConfig, QpPool, QueuePair, Run, RunReport, Stream,
+    Access, Context, ErrorKind, GpuContext, Module, Pd, QpConfig, QpPool, QueuePair, Run,
+    RunReport, Stream,
 };
 
 use super::closing::{Closed, GRACE};
 use super::devices::Devices;
+use super::mode;
 use super::plan::Plan;
 use super::report::Outcome;
-use crate::args::Cq;
+use super::serving::Serving;
+use crate::args::{Cq, Doorbell, Test};
 use crate::failure::{Failure, one_line};
 use crate::interrupt::{Interrupt, Signal};
 
@@ -36,6 +39,8 @@ pub(crate) struct Session {
     pub(crate) stream: Stream,
     nics: [Context; 2],
     devices: Devices,
+    /// Rings, where GPU threads do not.
+    serving: Option<Serving>,
     interrupt: Interrupt,
     trace: Option<(PathBuf, Trace)>,
     pcap: Option<PathBuf>,
@@ -60,6 +65,12 @@ impl Session {
         devices.record(plan.pcap.as_deref(), trace.as_ref())?;
         let [near, far] = devices.nics();
         let nics = [Context::open(near)?, Context::open(far)?];
+        if plan.doorbell == Doorbell::Nodbr && !nics[0].capabilities().no_dbr {
+            return Err(Failure::Run(format!(
+                "NIC {} has no queue pairs without doorbell record: use --doorbell proxy, or db",
+                devices.nic_name()
+            )));
+        }
         let gpu = GpuContext::open(devices.gpu())?;
         let [pd, far_pd] = [Pd::alloc(&nics[0])?, Pd::alloc(&nics[1])?];
         let module = match &plan.ptx {
@@ -69,6 +80,9 @@ impl Session {
             None => Module::embedded(&gpu)?,
         };
         let stream = Stream::create(&gpu)?;
+        let serving = (plan.doorbell == Doorbell::Proxy)
+            .then(|| Serving::start(&devices))
+            .transpose()?;
         Ok(Self {
             pd,
             far_pd,
@@ -77,6 +91,7 @@ impl Session {
             stream,
             nics,
             devices,
+            serving,
             interrupt,
             trace,
             pcap: plan.pcap.clone(),
@@ -103,19 +118,38 @@ impl Session {
         plan: &Plan,
         count: u32,
     ) -> Result<(Vec<QueuePair>, Vec<QueuePair>), Failure> {
-        let config = QpConfig::default()
+        let answers = QpConfig::default()
             .depth(plan.depth)
-            .cq_form(match plan.cq {
-                Cq::Collapsed => warpverbs::CqForm::Collapsed,
-                Cq::Ring => warpverbs::CqForm::Ring,
-            });
-        let build = |pd: &Pd| QpPool::create(pd, &self.gpu, &config, count)?.qps(count as usize);
+            .cq_form(mode::cq_form(plan.cq));
+        let config = answers
+            .clone()
+            .doorbell_path(mode::doorbell(plan.doorbell).path());
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let far_config = match plan.test {
+            // A receiver that is behind says so for 10 us, the shortest time: it is one thread.
+            Test::SendBw => answers
+                .receive_depth(plan.receives.next_power_of_two())
+                .min_rnr_timer(1),
+            Test::AtomicRate => answers.access(access | Access::REMOTE_ATOMIC),
+            // Both ends post.
+            Test::WriteLat => config.clone(),
+            Test::WriteBw | Test::ReadBw | Test::PostRate => answers,
+        };
+        let build = |pd: &Pd, config: &QpConfig| {
+            QpPool::create(pd, &self.gpu, config, count)?.qps(count as usize)
+        };
         let infos =
             |qps: &[QueuePair]| -> Vec<_> { qps.iter().map(QueuePair::local_info).collect() };
-        let (mut near, mut far) = (build(&self.pd)?, build(&self.far_pd)?);
+        let (mut near, mut far) = (build(&self.pd, &config)?, build(&self.far_pd, &far_config)?);
         let (here, there) = (infos(&near), infos(&far));
         QueuePair::connect_all(&mut near, &there)?;
         QueuePair::connect_all(&mut far, &here)?;
+        if let Some(serving) = &self.serving {
+            serving.add(&near)?;
+            if plan.test == Test::WriteLat {
+                serving.add(&far)?;
+            }
+        }
         Ok((near, far))
     }
 
@@ -145,7 +179,18 @@ impl Session {
                 continue;
             };
             // A thread may end with one work request of its own, to settle its reads.
-            let most = plan.operations() + u64::from(plan.threads);
+            let more = match (plan.test, plan.cq) {
+                // Each message is completed at both ends.
+                (Test::SendBw, _) => plan.operations(),
+                _ => 0,
+            };
+            // A wait behind the last completion that is due posts one.
+            let waits = if plan.cq == Cq::Onerror {
+                plan.operations()
+            } else {
+                0
+            };
+            let most = plan.operations() + u64::from(plan.threads) + more + waits;
             if completed > most {
                 run.stop()?;
                 return Err(Failure::Run(format!(
@@ -215,11 +260,13 @@ impl Session {
             stream,
             nics,
             devices,
+            serving,
             interrupt: _,
             trace,
             pcap,
         } = self;
-        let mut findings = devices.findings();
+        let mut findings = serving.map(Serving::end).unwrap_or_default();
+        findings.extend(devices.findings());
         drop((stream, module, pd, far_pd, gpu, nics));
         if let (Some(path), Some(cable)) = (pcap, devices.cable())
             && let Err(error) = cable.end_capture()

@@ -5,8 +5,8 @@
 //!
 //! One of the files with `unsafe`: kernels are unsafe functions.
 
-use warpverbs_kernels::{bw, lat};
-use warpverbs_wire::abi::{BwParams, LatParams};
+use warpverbs_kernels::{bw, data, lat, rate, send, task};
+use warpverbs_wire::abi::{BwParams, DataParams, LatParams, RateParams, SendParams, TaskParams};
 
 /// A kernel.
 #[derive(Clone, Copy, Debug)]
@@ -30,51 +30,32 @@ impl Native {
     }
 }
 
-/// All of them. Their order is their handle.
-pub(super) const KERNELS: [Native; 3] = [
-    Native {
-        name: "wv_write_bw",
-        params: BwParams::LEN,
-        run: write_bw,
-    },
-    Native {
-        name: "wv_read_bw",
-        params: BwParams::LEN,
-        run: read_bw,
-    },
-    Native {
-        name: "wv_write_lat",
-        params: LatParams::LEN,
-        run: write_lat,
-    },
-];
-
-/// # Safety
-///
-/// As [`Native::run`]'s.
-unsafe fn write_bw(params: &[u8]) {
-    if let Ok(params) = BwParams::from_bytes(params) {
-        // SAFETY: the kernel demands that the addresses in the block are live: the caller's.
-        unsafe { bw::wv_write_bw(params) }
-    }
+macro_rules! kernels {
+    ($($module:ident($params:ident): $($name:ident)*;)*) => {
+        /// All of them. Their order is their handle.
+        pub(super) const KERNELS: &[Native] = &[$($(
+            Native {
+                name: stringify!($name),
+                params: $params::LEN,
+                run: |params| {
+                    if let Ok(params) = $params::from_bytes(params) {
+                        // SAFETY: the kernel demands that the addresses in the block are live: the caller's, as `Native::run`'s.
+                        unsafe { $module::$name(params) }
+                    }
+                },
+            },
+        )*)*];
+    };
 }
-
-/// # Safety
-///
-/// As [`Native::run`]'s.
-unsafe fn read_bw(params: &[u8]) {
-    if let Ok(params) = BwParams::from_bytes(params) {
-        // SAFETY: as in `write_bw`.
-        unsafe { bw::wv_read_bw(params) }
-    }
-}
-
-/// # Safety
-///
-/// As [`Native::run`]'s.
-unsafe fn write_lat(params: &[u8]) {
-    if let Ok(params) = LatParams::from_bytes(params) {
-        // SAFETY: as in `write_bw`.
-        unsafe { lat::wv_write_lat(params) }
-    }
+kernels! {
+    bw(BwParams): wv_write_bw wv_read_bw;
+    lat(LatParams): wv_write_lat wv_write_lat_db wv_write_lat_bf wv_write_lat_proxy wv_write_lat_nodbr
+        wv_write_lat_ingpu;
+    rate(RateParams): wv_write_bw_db wv_write_bw_bf wv_write_bw_proxy wv_write_bw_nodbr wv_write_bw_ingpu
+        wv_read_bw_db wv_read_bw_bf wv_read_bw_proxy wv_read_bw_nodbr wv_read_bw_ingpu
+        wv_atomic_rate_db wv_atomic_rate_early wv_atomic_rate_bf wv_atomic_rate_proxy wv_atomic_rate_nodbr wv_atomic_rate_ingpu
+        wv_post_rate_db wv_post_rate_early wv_post_rate_bf wv_post_rate_proxy wv_post_rate_nodbr wv_post_rate_ingpu;
+    send(SendParams): wv_send_bw_db wv_send_bw_early wv_send_bw_bf wv_send_bw_proxy wv_send_bw_nodbr wv_send_bw_ingpu;
+    task(TaskParams): wv_put_signal wv_wait_signal wv_put_list wv_progress wv_drain;
+    data(DataParams): wv_fill wv_verify;
 }

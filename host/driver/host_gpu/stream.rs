@@ -12,7 +12,7 @@ use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use warpverbs_device::thread::Place;
+use warpverbs_device::thread::{Place, Team};
 
 use super::kernels::Native;
 
@@ -188,8 +188,10 @@ fn run(launch: &Launch, failure: &Failure) {
             *now += launch.block_threads;
             drop(now);
             let left = Arc::new(AtomicU64::new(launch.block_threads.into()));
+            let team = Team::default();
             for thread in 0..launch.block_threads {
                 let (left, running, freed) = (left.clone(), &running, &freed);
+                let team = team.clone();
                 let place = Place {
                     thread,
                     block_threads: launch.block_threads,
@@ -208,7 +210,7 @@ fn run(launch: &Launch, failure: &Failure) {
                     .spawn_scoped(scope, {
                         let ended = ended.clone();
                         move || {
-                            place.take();
+                            place.take_in(&team);
                             // SAFETY: `Streams::give`'s caller promised it for this launch.
                             let call = || unsafe { launch.kernel.run(&launch.params) };
                             if catch_unwind(AssertUnwindSafe(call)).is_err() {

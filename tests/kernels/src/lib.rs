@@ -1,13 +1,13 @@
-//! Kernels of tests: `wv_write_bw` with the doorbell modes that leave the record, or the doorbell, to others.
+//! Kernels of tests: RDMA writes with the doorbell modes that leave the record, or the doorbell, to others.
 //!
-//! As the embedded kernel of that name: same parameter block, same results. It waits for each operation if `slots` is 1.
+//! As the embedded kernels of these names: same parameter blocks, same results. They wait for each operation if `slots` is 1.
 #![no_std]
 #![feature(abi_ptx)]
 
 use warpverbs_device::{
     Collapsed, CqForm, Db, Doorbell, Error, Exclusive, Flags, Gpu, Lazy, Local, NoDbr, Proxy,
     Remote, Ring, Sharing, Sq, Ticket,
-    abi::{self, BwParams, Outcome, ThreadResult},
+    abi::{self, BwParams, Outcome, RateParams, ThreadResult},
     thread,
 };
 
@@ -21,56 +21,91 @@ const SHARING_LAZY: u32 = 0x100;
 /// The addresses in the block are live for the kernel, as `BwParams` describes them.
 #[unsafe(no_mangle)]
 pub unsafe extern "ptx-kernel" fn wv_write_bw(params: BwParams) {
+    unsafe {
+        enter(&params, |mode, handle, result| match mode {
+            (abi::SHARING_EXCLUSIVE, abi::DOORBELL_DB, false) => {
+                run::<Exclusive, Db, Ring>(handle, &params, result)
+            }
+            (SHARING_LAZY, abi::DOORBELL_PROXY, false) => {
+                run::<Gpu, Lazy<Proxy>, Ring>(handle, &params, result)
+            }
+            _ => Err(Error::InvalidArgument),
+        })
+    }
+}
+
+/// The same, with the doorbell `Proxy`.
+///
+/// # Safety
+///
+/// As [`wv_write_bw`].
+#[unsafe(no_mangle)]
+pub unsafe extern "ptx-kernel" fn wv_write_bw_proxy(params: RateParams) {
+    unsafe { usual::<Proxy>(&params.common) }
+}
+
+/// The same, with the doorbell `NoDbr`.
+///
+/// # Safety
+///
+/// As [`wv_write_bw`].
+#[unsafe(no_mangle)]
+pub unsafe extern "ptx-kernel" fn wv_write_bw_nodbr(params: RateParams) {
+    unsafe { usual::<NoDbr>(&params.common) }
+}
+
+#[inline(always)]
+unsafe fn usual<D: Doorbell>(params: &BwParams) {
+    unsafe {
+        enter(params, |(sharing, _, collapsed), handle, result| {
+            match (sharing, collapsed) {
+                (abi::SHARING_EXCLUSIVE, false) => {
+                    run::<Exclusive, D, Ring>(handle, params, result)
+                }
+                (abi::SHARING_EXCLUSIVE, true) => {
+                    run::<Exclusive, D, Collapsed>(handle, params, result)
+                }
+                (abi::SHARING_GPU, false) => run::<Gpu, D, Ring>(handle, params, result),
+                (abi::SHARING_GPU, true) => run::<Gpu, D, Collapsed>(handle, params, result),
+                _ => Err(Error::InvalidArgument),
+            }
+        })
+    }
+}
+
+/// Sharing, doorbell, and whether the CQ is collapsed.
+type Mode = (u32, u32, bool);
+
+/// Runs what the mode chooses, and writes the thread's result.
+#[inline(always)]
+unsafe fn enter(
+    params: &BwParams,
+    choose: impl FnOnce(Mode, u64, &mut ThreadResult) -> Result<(), Error>,
+) {
     let mut result = ThreadResult::default();
-    let ended = unsafe { choose(&params, &mut result) };
+    let ended = match unsafe { queue(params) } {
+        Ok((handle, collapsed)) => choose(
+            (params.sharing, params.doorbell, collapsed),
+            handle,
+            &mut result,
+        ),
+        Err(error) => Err(error),
+    };
     result.outcome = ended.map_or_else(Error::outcome, |()| Outcome::Done).code();
     result.end_ns = thread::now_ns();
     unsafe { *(params.results as *mut ThreadResult).add(thread::index() as usize) = result }
 }
 
+/// The handle of this thread's queue, and whether its CQ is collapsed.
 #[inline(always)]
-unsafe fn choose(params: &BwParams, result: &mut ThreadResult) -> Result<(), Error> {
+unsafe fn queue(params: &BwParams) -> Result<(u64, bool), Error> {
     if params.version != abi::VERSION {
         return Err(Error::BadVersion(params.version));
     }
     let qp = thread::index() % u64::from(params.qps.max(1));
     let handle = unsafe { *(params.handles as *const u64).wrapping_add(qp as usize) };
     let collapsed = unsafe { Flags::load(handle) }?.collapsed();
-    unsafe {
-        match (params.sharing, params.doorbell, collapsed) {
-            (abi::SHARING_EXCLUSIVE, abi::DOORBELL_DB, false) => {
-                run::<Exclusive, Db, Ring>(handle, params, result)
-            }
-            (abi::SHARING_EXCLUSIVE, abi::DOORBELL_PROXY, false) => {
-                run::<Exclusive, Proxy, Ring>(handle, params, result)
-            }
-            (abi::SHARING_EXCLUSIVE, abi::DOORBELL_PROXY, true) => {
-                run::<Exclusive, Proxy, Collapsed>(handle, params, result)
-            }
-            (abi::SHARING_GPU, abi::DOORBELL_PROXY, false) => {
-                run::<Gpu, Proxy, Ring>(handle, params, result)
-            }
-            (abi::SHARING_GPU, abi::DOORBELL_PROXY, true) => {
-                run::<Gpu, Proxy, Collapsed>(handle, params, result)
-            }
-            (SHARING_LAZY, abi::DOORBELL_PROXY, false) => {
-                run::<Gpu, Lazy<Proxy>, Ring>(handle, params, result)
-            }
-            (abi::SHARING_EXCLUSIVE, abi::DOORBELL_NO_DBR, false) => {
-                run::<Exclusive, NoDbr, Ring>(handle, params, result)
-            }
-            (abi::SHARING_EXCLUSIVE, abi::DOORBELL_NO_DBR, true) => {
-                run::<Exclusive, NoDbr, Collapsed>(handle, params, result)
-            }
-            (abi::SHARING_GPU, abi::DOORBELL_NO_DBR, false) => {
-                run::<Gpu, NoDbr, Ring>(handle, params, result)
-            }
-            (abi::SHARING_GPU, abi::DOORBELL_NO_DBR, true) => {
-                run::<Gpu, NoDbr, Collapsed>(handle, params, result)
-            }
-            _ => Err(Error::InvalidArgument),
-        }
-    }
+    Ok((handle, collapsed))
 }
 
 #[inline(always)]

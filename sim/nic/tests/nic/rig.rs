@@ -117,8 +117,21 @@ impl Memory for Flat {
     fn store(&mut self, _: Access, _: u64, _: u32, _: u64) -> Result<(), Fault> {
         unimplemented!("no scalar access in these tests")
     }
-    fn rmw(&mut self, _: Access, _: u64, _: u32, _: RmwOp, _: u64, _: u64) -> Result<u64, Fault> {
-        unimplemented!("no scalar access in these tests")
+    fn rmw(
+        &mut self,
+        access: Access,
+        addr: u64,
+        size: u32,
+        op: RmwOp,
+        a: u64,
+        b: u64,
+    ) -> Result<u64, Fault> {
+        let mut bytes = [0; 8];
+        self.read(access, addr, &mut bytes[..size as usize])?;
+        let old = u64::from_le_bytes(bytes);
+        let new = op.apply(size, old, a, b).to_le_bytes();
+        self.write(access, addr, &new[..size as usize])?;
+        Ok(old)
     }
     fn fence(&mut self, _: Agent, _: FenceKind, _: Scope) {}
     fn read(&mut self, access: Access, addr: u64, bytes: &mut [u8]) -> Result<(), Fault> {
