@@ -21,7 +21,7 @@ use places::{Kind, Mutant, Place};
 use table::{Row, Table};
 
 /// Seeds within which a change is found.
-const SEEDS: u64 = 20;
+const SEEDS: u64 = 100;
 /// Seeds for a change that is listed as changing nothing.
 const LISTED_SEEDS: u64 = 8;
 /// Seeds whose runs say which places a mode executes.

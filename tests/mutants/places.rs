@@ -308,10 +308,13 @@ fn error_load_behind(lines: &[&str], fence: usize) -> Option<usize> {
         .find(|text| text.contains("+56]"))?;
     let (base, _) = tail.split_once('[')?.1.split_once("+56]")?;
     let error = format!("[{base}+48]");
-    (fence..lines.len().min(fence + 300)).find(|at| {
-        let text = lines[*at].trim();
-        text.starts_with("ld.") && text.contains(&error)
-    })
+    // Behind another fence it is another look at the CQE.
+    (fence + 1..lines.len().min(fence + 300))
+        .take_while(|at| !lines[*at].trim().starts_with("fence."))
+        .find(|at| {
+            let text = lines[*at].trim();
+            text.starts_with("ld.") && text.contains(&error)
+        })
 }
 
 /// The instruction without registers: opcode and offset.

@@ -66,7 +66,7 @@ impl Table {
             "# Mutations of the committed PTX\n\n\
              Written by `WARPVERBS_FULL=1 BLESS=1 cargo test --test mutants`. Each change is made to each place that a mode of a\n\
              kernel executes (sharing, doorbell and CQ form; runs that complete, are refused, are stopped by the host at work or in\n\
-             each kind of wait, and lose packets), and run with at most 20 seeds under `strict`. Found: a report, a fault, wrong\n\
+             each kind of wait, and lose packets), and run with at most 100 seeds under `strict`. Found: a report, a fault, wrong\n\
              bytes, a wrong record of an error, or a wrong number of doorbells. \"By seed\" is the largest number of seeds that\n\
              one of them took.\n\n",
         );

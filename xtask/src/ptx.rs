@@ -111,17 +111,6 @@ fn compile(file: &File) -> Result<Built, Error> {
         .target_dir(root().join("target/ptx"))
         .strict(true)
         .build()
-        .map(|built| Built {
-            text: without_marks(&built.text),
-            ..built
-        })
-}
-
-/// A text without the comments that LLVM puts around each piece of inline assembly: a seventh of it. Comments of ours stay.
-fn without_marks(text: &str) -> String {
-    text.split_inclusive('\n')
-        .filter(|line| !matches!(line.trim(), "// begin inline asm" | "// end inline asm"))
-        .collect()
 }
 
 fn finish(task: impl FnOnce() -> Result<ExitCode, Error>) -> ExitCode {

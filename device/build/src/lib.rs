@@ -133,7 +133,7 @@ impl PtxBuilder {
         for source in job.sources() {
             cargo::rerun_if_changed(&source);
         }
-        let text = read(&path)?;
+        let text = text::without_marks(&read(&path)?);
         let findings = text::check(&text, self.strict);
         if !findings.is_empty() {
             return Err(Error::Refused { path, findings });
