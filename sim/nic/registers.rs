@@ -236,7 +236,10 @@ impl Registers {
                 let all = pages.used.len();
                 for _ in 0..all.div_ceil(parts.max(1)).max(LEAST).min(all) {
                     let place = pages.next % all;
-                    pages.look(place, &mut stored);
+                    // Those that were rung lately have been looked at.
+                    if pages.used.get(place).is_some_and(|page| page.lately == 0) {
+                        pages.look(place, &mut stored);
+                    }
                     pages.next = place + 1;
                 }
             }
